@@ -32,6 +32,7 @@ FLOORS = (
     ("study", "study.result"),
     ("study.spec",),
     ("loaded",),
+    ("adaptation",),
     ("finetuned",),
     ("evaluation",),
     ("planning",),

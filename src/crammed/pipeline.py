@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crammed.adaptation.adapting import Adaptation
 from crammed.config import TokenizerConfig
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.demo_tasks import write_tasks
@@ -51,6 +52,7 @@ def run_everything(
     corpus_dir: Path | None,
     glue: Path | None,
     progress: Progress,
+    adaptation: Adaptation | None = None,
 ) -> dict[str, Any]:
     """Turn text and a budget into a trained, evaluated and exported encoder, and a report.
 
@@ -60,6 +62,7 @@ def run_everything(
         out: the run directory.
         corpus_dir: a prepared corpus; None prepares ``data.sources`` in the run directory.
         glue: folder of GLUE tasks; None if ``finetune.tasks`` names none of them.
+        adaptation: a model of others to go on with; None trains from scratch.
 
     Returns:
         the result as printed by ``--json``.
@@ -73,15 +76,21 @@ def run_everything(
     if corpus_dir is None and not (out / "corpus" / "manifest.json").exists():
         open_sources(asked.config.data)
     given = _find_tasks(asked.config.finetune.tasks, glue)
-    run, choose = _opened(asked, out, corpus_dir, progress)
+    run, choose = _opened(asked, out, corpus_dir, progress, adaptation)
     try:
         with run:
             with _stage(run, "prepare"):
-                corpus = Corpus(corpus_dir) if corpus_dir else _corpus_of(run, progress, choose)
+                corpus = (
+                    Corpus(corpus_dir)
+                    if corpus_dir
+                    else _corpus_of(run, progress, choose, adaptation)
+                )
+                if adaptation is not None:
+                    adaptation.original.check_corpus(corpus)
                 tasks = [*_generated_tasks(run), *given]  # before training, in case this fails
             device = device_of(run.config, corpus.rows, run.path)
             with _stage(run, "pretrain"):
-                train_and_export(run, corpus, device, progress)
+                train_and_export(run, corpus, device, progress, adaptation=adaptation)
             with _stage(run, "evaluate"):
                 _evaluate(run, tasks, device, progress)
             with _stage(run, "report"):
@@ -95,7 +104,11 @@ def run_everything(
 
 
 def _opened(
-    asked: Asked, out: Path, corpus_dir: Path | None, progress: Progress
+    asked: Asked,
+    out: Path,
+    corpus_dir: Path | None,
+    progress: Progress,
+    adaptation: Adaptation | None,
 ) -> tuple[RunDir, Callable[[float], TokenizerConfig] | None]:
     """The run directory, and a function that settles open values once the text is cleaned.
 
@@ -105,7 +118,10 @@ def _opened(
     if corpus_dir is None and (own / "manifest.json").exists():
         corpus_dir = own
     text = Corpus(corpus_dir) if corpus_dir is not None else None
-    given = given_vocabulary(asked.config.tokenizer) if text is None else text.vocab_size
+    if text is not None or adaptation is not None:
+        given = None if text is None else text.vocab_size
+    else:
+        given = given_vocabulary(asked.config.tokenizer)
     asked = asked.of_corpus(given)
     rows = text.rows if text is not None else None
     rough = asked.nominally(rows)
@@ -144,7 +160,10 @@ def _find_tasks(names: Sequence[str], folder: Path | None) -> list[_Tasks]:
 
 
 def _corpus_of(
-    run: RunDir, progress: Progress, choose: Callable[[float], TokenizerConfig] | None = None
+    run: RunDir,
+    progress: Progress,
+    choose: Callable[[float], TokenizerConfig] | None,
+    adaptation: Adaptation | None,
 ) -> Corpus:
     """The run's own corpus, prepared if necessary.
 
@@ -160,8 +179,10 @@ def _corpus_of(
                 f"{', '.join(changed)} changed since {path} was prepared: choose another --out"
             )
         return corpus
-    compute = config.compute
-    return prepare(config.data, config.tokenizer, path, progress, compute, choose=choose)
+    tokenizer = config.tokenizer
+    if adaptation is not None:
+        tokenizer = adaptation.original.tokenizer_config(run.path / "tokenizer", tokenizer)
+    return prepare(config.data, tokenizer, path, progress, config.compute, choose=choose)
 
 
 def _generated_tasks(run: RunDir) -> list[_Tasks]:

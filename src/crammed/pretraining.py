@@ -6,6 +6,7 @@ import math
 import shutil
 from typing import Any
 
+from crammed.adaptation.adapting import Adaptation, Adapted
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import rows_of_corpus, text_bytes
@@ -17,19 +18,19 @@ from crammed.export.huggingface import export
 from crammed.files.hashes import json_hash
 from crammed.machine.device import Device, peak_memory
 from crammed.machine.energy import counters_of, metering
-from crammed.model.count import parameters
 from crammed.model.heldout import heldout_losses, loss_by_source
 from crammed.model.trained import TrainedModel, check_trained, trained_model
 from crammed.planning.forecast import early_end
 from crammed.planning.settling import announce
 from crammed.quantity import logits_text
-from crammed.rules.early_end import ended_short
+from crammed.rules.early_end import EarlyEnd, ended_short
 from crammed.rules.rates import far_too_high
 from crammed.rules.sizing import MOST_EPOCHS
 from crammed.runs.directory import RunDir
 from crammed.runs.summary import Summary, Training, checked
 from crammed.terminal.progress import Progress
 from crammed.training.agenda import TRAINING
+from crammed.training.build import build_for
 from crammed.training.distributed import Group
 from crammed.training.loop import Trained, pretrain
 
@@ -39,12 +40,18 @@ _SHOWN = ("metric", "median", "spread", "official", "untrained", "linear")
 
 
 def train_and_export(
-    run: RunDir, corpus: Corpus, device: Device, progress: Progress, group: Group | None = None
+    run: RunDir,
+    corpus: Corpus,
+    device: Device,
+    progress: Progress,
+    group: Group | None = None,
+    adaptation: Adaptation | None = None,
 ) -> Summary:
     """Pretrain, measure held-out loss, export and write the summary; skipped if there is one.
 
     Args:
         group: the processes that train together, if there are several.
+        adaptation: a model of others to go on with; None trains from scratch.
 
     Returns:
         the contents of ``summary.json``.
@@ -62,26 +69,15 @@ def train_and_export(
     if config.corpus is not None and config.corpus != corpus.sha256:
         raise InputError(f"{corpus.path} is not the corpus that {run.path} was started with")
     verify_once(corpus, progress)
-    announce(config, run.choice, corpus, device, progress)
-    # What follows can be redone from the last checkpoint, which is kept until all is written.
-    counters = counters_of(device.torch) if group is None else []  # they cover one process
-    with metering(counters, run.last_joules()) as run.energy:
-        trained = pretrain(config, corpus, run, device, progress, group=group)
+    trained = _trained(run, corpus, device, progress, group, adaptation)
     work, epochs = trained.work, trained.work.rows / corpus.rows
     size = text_bytes(corpus.manifest["characters"], corpus.heldout)
     early = early_end(config, corpus.vocab_size, corpus.rows, size, work, trained.charged_seconds)
     short = ended_short(config, trained.u, early)
-    if early is not None:
-        progress.line(f"corpus  {early.words(over=True)}")
-    elif short is not None:
-        progress.line(f"note  {short}")
-    elif epochs > MOST_EPOCHS:
-        progress.line(f"corpus  was read {epochs:.1f} times")
-    final = trained_model(trained.model, config.model, corpus.row_length, corpus.tokenizer)
-    shutil.rmtree(run.final, ignore_errors=True)
-    final.save(run.final)
+    _say_how_it_ended(progress, early, short, epochs)
+    final = _kept(run, corpus, trained, adaptation)
     heldout, by_source = _measure_heldout(run, corpus, device, trained, progress)
-    done = _training(run, corpus, device, trained, heldout)
+    done = _training(run, corpus, device, trained, heldout, adaptation)
     summary = checked(
         run.path / "summary.json",
         {
@@ -98,6 +94,52 @@ def train_and_export(
     run.finish(summary)
     shutil.rmtree(run.checkpoints, ignore_errors=True)  # nothing is left to resume
     return summary
+
+
+def _trained(
+    run: RunDir,
+    corpus: Corpus,
+    device: Device,
+    progress: Progress,
+    group: Group | None,
+    adaptation: Adaptation | None,
+) -> Trained:
+    """Say what is trained, and train it."""
+    config = run.config
+    if adaptation is None:
+        announce(config, run.choice, corpus, device, progress)
+    else:
+        adaptation.announce(config, device, progress)
+        adaptation.measure_before(run, corpus, device, progress)
+    build = build_for if adaptation is None else adaptation.build
+    # What follows can be redone from the last checkpoint, which is kept until all is written.
+    counters = counters_of(device.torch) if group is None else []  # they cover one process
+    with metering(counters, run.last_joules()) as run.energy:
+        return pretrain(config, corpus, run, device, progress, group=group, build=build)
+
+
+def _say_how_it_ended(
+    progress: Progress, early: EarlyEnd | None, short: str | None, epochs: float
+) -> None:
+    """Log what ended the run before its budget, or that its text was read very often."""
+    if early is not None:
+        progress.line(f"corpus  {early.words(over=True)}")
+    elif short is not None:
+        progress.line(f"note  {short}")
+    elif epochs > MOST_EPOCHS:
+        progress.line(f"corpus  was read {epochs:.1f} times")
+
+
+def _kept(
+    run: RunDir, corpus: Corpus, trained: Trained, adaptation: Adaptation | None
+) -> TrainedModel | Adapted:
+    """The trained model; one from scratch is kept under our own names as well."""
+    if adaptation is not None:
+        return adaptation.finished(trained.model, corpus)
+    final = trained_model(trained.model, run.config.model, corpus.row_length, corpus.tokenizer)
+    shutil.rmtree(run.final, ignore_errors=True)
+    final.save(run.final)
+    return final
 
 
 def _measure_heldout(
@@ -128,12 +170,15 @@ def _measure_heldout(
 
 
 def _export(
-    run: RunDir, final: TrainedModel, training: Training, progress: Progress
+    run: RunDir, final: TrainedModel | Adapted, training: Training, progress: Progress
 ) -> dict[str, Any]:
     """Export the trained model; return the export's entry in the summary."""
     with progress.task("export") as task:
         shutil.rmtree(run.export, ignore_errors=True)  # from a process that ended halfway
-        exported = export(final, run.export, "auto", training)
+        if isinstance(final, TrainedModel):
+            exported = export(final, run.export, "auto", training)
+        else:
+            exported = final.export(run.export, training)
         task.update(1, f"{exported.format}; {logits_text(exported.difference)}")
     return {
         "format": exported.format,
@@ -143,7 +188,12 @@ def _export(
 
 
 def _training(
-    run: RunDir, corpus: Corpus, device: Device, trained: Trained, heldout: dict[str, float]
+    run: RunDir,
+    corpus: Corpus,
+    device: Device,
+    trained: Trained,
+    heldout: dict[str, float],
+    adaptation: Adaptation | None,
 ) -> Training:
     """What training did, on which corpus, and the held-out loss."""
     config, work = run.config, trained.work
@@ -157,7 +207,7 @@ def _training(
         "u": trained.u,
         "charged_seconds": trained.charged_seconds,
         "accounts": trained.accounts,
-        "parameters": parameters(config.model, corpus.vocab_size),
+        "parameters": sum(each.numel() for each in trained.model.parameters()),
         "updates": work.updates,
         "rows": work.rows,
         "tokens": work.tokens,
@@ -180,6 +230,10 @@ def _training(
             **{k: corpus.manifest[k] for k in ("documents", "characters", "tokens", "vocab_size")},
         },
     }
+    if adaptation is not None:
+        whys = (adaptation.outside_rules(), values["outside_rules"])
+        values["outside_rules"] = "; ".join(str(why) for why in whys if why)
+        values["adapted"] = adaptation.result(run)
     return checked(run.path / "summary.json", values, Training)
 
 

@@ -14,8 +14,7 @@ from crammed.config.optim import SGDConfig
 from crammed.errors import InputError
 from crammed.machine.device import Device, is_out_of_memory
 from crammed.model.encoder import Layer, MaskedLM, initialise
-from crammed.optim.build import build_optimizer
-from crammed.training.build import build
+from crammed.training.build import build, step_of
 from crammed.training.memory import (
     LEAST_TOKENS,
     MOST_TOKENS,
@@ -116,7 +115,9 @@ def limited(step: TrainStep, most: int) -> list[int]:
 
 def recomputes(step: TrainStep) -> bool:
     """Whether all layers do; never only some of them."""
-    found = {module.recompute for module in step._copy.modules() if isinstance(module, Layer)}
+    found = {
+        module.recompute for module in step.objective.copy.modules() if isinstance(module, Layer)
+    }
     assert len(found) == 1
     return found.pop()
 
@@ -125,7 +126,7 @@ def make_step(device: Device) -> tuple[TrainStep, MaskedLM]:
     config = tiny("crammed", "batch.rows=16")
     model = MaskedLM(config.model, 256)
     initialise(model, 0.02, torch.Generator().manual_seed(0))
-    return TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, device), model
+    return step_of(model, config, SPECIALS, device), model
 
 
 def test_an_update_that_runs_out_of_memory_begins_again_smaller(cpu: Device) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TextIO, cast
 import typer
 
 from crammed import __version__
-from crammed.cli import corpora, machine, models, planning, studies, training
+from crammed.cli import adapting, corpora, machine, models, planning, studies, training
 from crammed.cli.usage import UsageError, in_one_line, refuse_spaces
 from crammed.errors import CrammedError, InputError, Interrupted, PeerLost
 from crammed.terminal.quiet import silence, visible
@@ -36,6 +36,7 @@ for verb in (
     training.run,
     corpora.prepare,
     training.pretrain,
+    adapting.adapt,
     models.evaluate,
     models.finetune,
     models.predict,
@@ -174,7 +175,7 @@ def _refuse_places(arguments: list[str]) -> None:
 
 _PLACES = ("--out", "--to", "--work", "--into", "--submission", "--untrained-in", "--corpus")
 """Options that name a file or a folder."""
-_GO_ON = ("run", "prepare", "pretrain", "evaluate", "study")
+_GO_ON = ("run", "prepare", "pretrain", "adapt", "evaluate", "study")
 """Verbs that continue from what an earlier call with the same words has finished."""
 
 
@@ -185,7 +186,7 @@ def _run(verb: str) -> None:
         InputError: it has no such option or argument, or lacks one.
     """
     refuse_spaces(sys.argv[1:])
-    if verb in ("run", "prepare", "study"):
+    if verb in ("run", "prepare", "adapt", "study"):
         sys.argv[1:] = _spread_data(sys.argv[1:])
     try:
         app(prog_name="crammed", standalone_mode=False)

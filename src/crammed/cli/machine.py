@@ -83,7 +83,7 @@ def runs(
     for each in found:
         state = each.state_text + (f": {each.problem}" if each.problem else "")
         loss = "" if each.heldout_loss is None else f"{each.heldout_loss:.3f}"
-        cells = (each.path, each.recipe or "", each.budget or "", state, loss, each.scores_text)
+        cells = (each.path, each.recipe_text, each.budget or "", state, loss, each.scores_text)
         table.add_row(*(Text(one_line(cell)) for cell in cells))
     show(
         [

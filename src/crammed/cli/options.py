@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,6 +56,14 @@ FitOption = Annotated[
         "the recipe sets them.",
     ),
 ]
+_SET_BY_OPTIONS = (
+    ("--budget", "budget.limit"),
+    ("--seed", "seed"),
+    ("--data", "data.sources"),
+    ("--corpus", "corpus"),
+    ("--fit", "follows_budget"),
+    ("--tasks or --glue", "finetune.tasks"),
+)
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
@@ -70,6 +79,7 @@ def configure(
     needs_data: bool = True,
     out: Path | None = None,
     last: str | None = None,
+    ask: Callable[[list[str], dict[str, Any]], Asked] | None = None,
 ) -> tuple[Asked, Corpus | None, Path | None]:
     """Read what a command asks for, open the corpus if a prepared one is given, find the run.
 
@@ -81,6 +91,7 @@ def configure(
         out: the folder to train in, if it was named.
         last: name of the file that only a finished run has, for commands that train; without
             `out`, they go on with an unfinished run of what is asked for, or begin one.
+        ask: reads overrides and fixed sections, where that is not `crammed.rules.recipe.ask`.
 
     Raises:
         InputError: options or overrides are invalid or contradict each other.
@@ -90,15 +101,9 @@ def configure(
     recipe, overrides = _recipe_and_overrides(words or [])
     if recipe is not None:
         _refuse_text(recipe, reads_text=needs_data and corpus_dir is None)
-    for option, key, given in (
-        ("--budget", "budget.limit", budget is not None),
-        ("--seed", "seed", seed is not None),
-        ("--data", "data.sources", bool(data)),
-        ("--corpus", "corpus", corpus_dir is not None),
-        ("--fit", "follows_budget", fit),
-        ("--tasks or --glue", "finetune.tasks", "finetune" in fixed),
-    ):
-        refuse_twice(overrides, option, key, given)
+    given = (budget is not None, seed is not None, bool(data), corpus_dir is not None, fit)
+    for (option, key), used in zip(_SET_BY_OPTIONS, (*given, "finetune" in fixed), strict=True):
+        refuse_twice(overrides, option, key, used)
     fixed |= {} if budget is None else {"budget": {"limit": budget}}
     fixed |= {} if seed is None else {"seed": seed}
     corpus = None if corpus_dir is None else _opened(corpus_dir, overrides, data)
@@ -106,7 +111,11 @@ def configure(
         fixed |= corpus.settings()
     elif data:
         fixed["data"] = {"sources": [absolute_source(name) for name in data]}
-    asked = asked_in(out, recipe, overrides, fixed, fit=fit)
+    if ask is None:
+        asked = asked_in(out, recipe, overrides, fixed, fit=fit)
+    else:
+        asked = ask(overrides, fixed)
+        asked = asked if out is None else as_begun(out, asked)
     asked = asked.of_corpus(corpus.vocab_size if corpus is not None else None)
     if corpus is None and asked.choice is not None and asked.config.corpus is not None:
         raise InputError(f"{out} was begun with a prepared corpus: name it, with --corpus")

@@ -150,6 +150,7 @@ def _lead(
 
 def run_lines(result: dict[str, Any]) -> list[Line]:
     """The result of a run as labelled lines."""
+    from crammed.adaptation.words import described
     from crammed.evaluation.scores.table import source_lines
     from crammed.quantity import beside_unigram, counted, flops_text
     from crammed.rules.early_end import EarlyEnd
@@ -176,6 +177,7 @@ def run_lines(result: dict[str, Any]) -> list[Line]:
     ]
     if by_source := source_lines(result.get("heldout_by_source", {})):
         lines.insert(1, ("by source", by_source))
+    lines += described(result)
     if heldout["loss@0.15"] >= result["unigram_cross_entropy"]:
         short = early is not None or result["epochs"] > MOST_EPOCHS
         helps = _lower_rates(result) or ("more text" if short else "a larger budget")

@@ -35,6 +35,8 @@ class RunConfig(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     corpus: str | None = None
     """Hash of the corpus that was given; null prepares one from `data.sources`."""
+    adapts: str | None = None
+    """Hash of the model of others that is trained further; null trains one from scratch."""
     budget: BudgetConfig = BudgetConfig()
     data: DataConfig = DataConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
@@ -85,6 +87,8 @@ class RunConfig(Section):
         """Hash of what determines the result: all but `compute`, `description` and `Divergence`."""
         kept = self.model_dump(mode="json", exclude={"compute", "description"})
         del kept["train"]["divergence"]
+        if self.adapts is None:  # runs of earlier versions have no such key
+            del kept["adapts"]
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
     def without_folders(self) -> dict[str, Any]:

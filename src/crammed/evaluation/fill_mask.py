@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from tokenizers import Encoding, Tokenizer
 
 from crammed.data.heldout import heldout_texts
 from crammed.data.tokenization.tokenizer import Specials
+from crammed.evaluation.backbones.base import SparseMaskedLM
 from crammed.machine.device import Device
-from crammed.model.trained import TrainedModel
 from crammed.sentences import at_border, columns, is_unspaced, is_word, sentences
 
 _SHORTEST, _LONGEST = 40, 140
@@ -44,8 +44,20 @@ class Example:
     exact: bool = True
 
 
+class Trained(Protocol):
+    """A masked language model whose training has ended."""
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def row_length(self) -> int: ...
+
+    def masked_lm(self, device: torch.device) -> SparseMaskedLM: ...
+
+
 def fill_mask_examples(
-    final: TrainedModel, heldout: Path, device: Device, count: int = 8
+    final: Trained, heldout: Path, device: Device, count: int = 8
 ) -> list[dict[str, Any]]:
     """Mask one word in a sentence of each of the first `count` suitable held-out documents.
 
@@ -96,7 +108,7 @@ _Gap = tuple[str, str, str, list[int], int]
 """The text before a word, the word, the text after it, the sentence's ids, and the word's index."""
 
 
-def _gap_of_document(text: str, final: TrainedModel) -> _Gap | None:
+def _gap_of_document(text: str, final: Trained) -> _Gap | None:
     """A sentence of a document in which some word is a single token; None if it has none."""
     for sentence in _suitable(text[:_CHARACTERS_A_DOCUMENT]):
         encoding = final.tokenizer.encode(sentence, add_special_tokens=False)

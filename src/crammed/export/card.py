@@ -27,8 +27,7 @@ _WHY = ", and\n`trust_remote_code=True` lets transformers run the Python code in
 def model_card(final: TrainedModel, format: str, training: Training | None) -> str:
     """Markdown that describes the model, how it was trained and how to load it."""
     config = final.config
-    trust, why = (", trust_remote_code=True", _WHY) if format == "custom" else ("", "")
-    mask = final.tokenizer.id_to_token(Specials.of(final.tokenizer).mask)
+    mask = str(final.tokenizer.id_to_token(Specials.of(final.tokenizer).mask))
     lines = [
         "---",
         "library_name: transformers",
@@ -44,20 +43,31 @@ def model_card(final: TrainedModel, format: str, training: Training | None) -> s
         "",
     ]
     if training is not None:
-        heldout = ", ".join(
-            f"{value:.3f} with {100 * float(name.removeprefix('loss@')):.0f} % masked"
-            for name, value in training.heldout.items()
-            if name.startswith("loss@")
-        )
-        lines += [
-            f"- recipe `{training.recipe}`, seed {training.seed}, budget {training.budget}",
-            f"- {training.tokens:,} tokens in {counted(training.updates, 'update')}, "
-            f"{format_seconds(training.charged_seconds)} charged, "
-            f"{training.exaflop:.3g} exaFLOP, on {training.device}",
-            f"- held-out loss in nats per masked token: {heldout}",
-        ]
-        if training.outside_rules:
-            lines.append(f"- outside the rules of Cramming: {training.outside_rules}")
-        lines.append("")
-    lines += [_USE.format(trust=trust, mask=mask, why=why), ""]
+        lines += [*figures(training), ""]
+    lines += [usage(mask, custom=format == "custom"), ""]
     return "\n".join(lines)
+
+
+def figures(training: Training) -> list[str]:
+    """What training did and reached, as items of a list."""
+    heldout = ", ".join(
+        f"{value:.3f} with {100 * float(name.removeprefix('loss@')):.0f} % masked"
+        for name, value in training.heldout.items()
+        if name.startswith("loss@")
+    )
+    lines = [
+        f"- recipe `{training.recipe}`, seed {training.seed}, budget {training.budget}",
+        f"- {training.tokens:,} tokens in {counted(training.updates, 'update')}, "
+        f"{format_seconds(training.charged_seconds)} charged, "
+        f"{training.exaflop:.3g} exaFLOP, on {training.device}",
+        f"- held-out loss in nats per masked token: {heldout}",
+    ]
+    if training.outside_rules:
+        lines.append(f"- outside the rules of Cramming: {training.outside_rules}")
+    return lines
+
+
+def usage(mask: str, *, custom: bool) -> str:
+    """How to load the model; `mask` is its mask token."""
+    trust, why = (", trust_remote_code=True", _WHY) if custom else ("", "")
+    return _USE.format(trust=trust, mask=mask, why=why)

@@ -79,7 +79,7 @@ def export(
     with new_folder(out) as folder:
         if chosen == "custom":
             config, weights = _custom_config(final), final.weights
-            _copy_code(folder)
+            write_custom_code(folder)
         else:
             kind = native.FORMATS[chosen]
             config = kind.config(final.config, final.vocab_size)
@@ -125,18 +125,22 @@ def _custom_config(final: TrainedModel) -> dict[str, Any]:
     }
 
 
-def _copy_code(folder: Path) -> None:
-    """Copy the class for transformers, the encoder, and what the encoder imports."""
+def custom_code() -> dict[str, str]:
+    """The files of custom code: the class for transformers, the encoder, and what it imports."""
     package = resources.files("crammed")
-    (folder / "modeling_crammed.py").write_text(
-        (package / "export" / "modeling_crammed.py").read_text("utf-8"), "utf-8"
-    )
-    names = ["encoder"]
+    of_class = (package / "export" / "modeling_crammed.py").read_text("utf-8")
+    files, names = {"modeling_crammed.py": of_class}, ["encoder"]
     for name in names:
-        text = (package / "model" / f"{name}.py").read_text("utf-8")
-        (folder / f"{name}.py").write_text(text, "utf-8")
+        text = files[f"{name}.py"] = (package / "model" / f"{name}.py").read_text("utf-8")
         imported = re.findall(r"^from \.(\w+) import", text, re.MULTILINE)
         names += [other for other in imported if other not in names]
+    return files
+
+
+def write_custom_code(folder: Path) -> None:
+    """Write the files of custom code."""
+    for name, text in custom_code().items():
+        (folder / name).write_text(text, "utf-8")
 
 
 def _write_tokenizer(final: TrainedModel, folder: Path) -> None:

@@ -24,7 +24,7 @@ from crammed.files.writing import read_json, write_json, write_text
 from crammed.finetuned.card import Judged, describe
 from crammed.finetuned.folder import Description, labels_of, write_model
 from crammed.finetuned.prediction import Predictor
-from crammed.model.trained import has_trained_model
+from crammed.model.trained import exported_model, has_trained_model
 from crammed.tasks.read import read_task, tasks_in
 from crammed.tasks.rows import TaskData
 from crammed.tasks.task import Suite, Task, load_suite
@@ -92,10 +92,7 @@ def _exported(model: str) -> str:
     """The Hugging Face folder of a run, or what was named."""
     if not has_trained_model(Path(model)):
         return model
-    folder = Path(model) / "export"
-    if not folder.is_dir():
-        raise InputError(f"{model} has no exported model: crammed export {model} --to {folder}")
-    return str(folder)
+    return str(exported_model(Path(model)))
 
 
 def _description(model: str, task: Task, data: TaskData, result: dict[str, Any]) -> Description:

@@ -20,7 +20,7 @@ from crammed.errors import InputError
 from crammed.files.folders import new_folder
 from crammed.files.hashes import HASHES, damage, write_hashes
 from crammed.files.regular import read_text
-from crammed.files.writing import write_json
+from crammed.files.writing import read_json, write_json
 from crammed.model.encoder import MaskedLM
 from crammed.model.tensors import misfit, read_tensors
 
@@ -85,7 +85,30 @@ def trained_model(
 
 def has_trained_model(run: Path) -> bool:
     """Whether a folder is a run directory whose training is finished."""
-    return any((run / "final" / name).is_file() for name in ("config.json", HASHES))
+    own = any((run / "final" / name).is_file() for name in ("config.json", HASHES))
+    return own or is_adapted(run)
+
+
+def is_adapted(run: Path) -> bool:
+    """Whether a folder is a finished run that adapted a model of others: it has its export alone.
+
+    Raises:
+        InputError: its result is damaged.
+    """
+    there = not (run / "final").exists() and (run / "export").is_dir()
+    return there and bool((read_json(run / "summary.json") or {}).get("adapted"))
+
+
+def exported_model(run: Path) -> Path:
+    """The Hugging Face folder of a finished run.
+
+    Raises:
+        InputError: it has none.
+    """
+    folder = run / "export"
+    if not folder.is_dir():
+        raise InputError(f"{run} has no exported model: crammed export {run} --to {folder}")
+    return folder
 
 
 def load_trained(run: Path) -> TrainedModel:
@@ -98,6 +121,8 @@ def load_trained(run: Path) -> TrainedModel:
     file = folder / "config.json"
     if not run.exists():
         raise InputError(f"{run} does not exist: name a run directory whose run is finished")
+    if is_adapted(run):
+        raise InputError(f"{run} adapted a model of others, which {run / 'export'} holds")
     if not has_trained_model(run):
         raise InputError(
             f"{run} holds no trained model: name a run directory whose run is finished"

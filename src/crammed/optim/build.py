@@ -95,7 +95,11 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> Optimizers:
     decayed = named.keys() - _undecayed(model)
     lr = config.embedding_lr
     rates = {} if lr is None else dict.fromkeys(_embeddings(model), lr)
-    parameters = Parameters(named, decayed, _matrices(model), rates)
+    return optimizer_of(Parameters(named, decayed, _matrices(model), rates), config)
+
+
+def optimizer_of(parameters: Parameters, config: OptimConfig) -> Optimizers:
+    """The configured optimizer, for these parameters."""
     return Optimizers(*_BUILDERS[config.name](parameters, config))
 
 

@@ -27,11 +27,11 @@ from crammed.machine.device import Device
 from crammed.model.count import parameters, train_flops_per_token
 from crammed.model.encoder import MaskedLM
 from crammed.model.traffic import attention_bytes, attention_flops, traffic
-from crammed.optim.build import build_optimizer
 from crammed.optim.muon import orthogonalisation_flops
 from crammed.planning.parts import FIRST_IDS, PartTimes
 from crammed.rules.choosing import Measure
 from crammed.rules.sizing import flops_per_token
+from crammed.training.build import step_of
 from crammed.training.memory import allocated, bytes_per_parameter, refuse_larger
 from crammed.training.step import TrainStep
 
@@ -141,8 +141,7 @@ def _fitted(config: RunConfig, vocab_size: int, card: Card) -> TrainStep:
     refuse_larger(config, vocab_size, free, f"the {card.name}, less 1 GiB for CUDA,")
     with torch.device("meta"):
         model = MaskedLM(config.model, vocab_size)
-    optimizer = build_optimizer(model, config.optim)
-    step = TrainStep(model, optimizer, config, FIRST_IDS, device)
+    step = step_of(model, config, FIRST_IDS, device)
     if device.fits_microbatch:
         weights = sum(each.nbytes for each in step.parameters) + step.leaves.cast_bytes
         step.fit(free - weights, lambda rows: _taken(step, rows))

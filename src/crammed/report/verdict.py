@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from crammed.adaptation.words import described
 from crammed.config import RunConfig
 from crammed.quantity import beside_unigram, quantity
 from crammed.rules.choosing import Choice, reasons
@@ -31,7 +32,10 @@ def verdict(
         yield "Ended short", f"{short[0].upper()}{short[1:]}."
     if why := summary.outside_rules:
         yield "Outside the rules", f"This run does not count as one of Cramming. {why}."
-    yield "Why this size", _size(config, choice, summary)
+    if summary.adapted is None:
+        yield "Why this size", _size(config, choice, summary)
+    for title, words in described(summary.values()):
+        yield f"{title[0].upper()}{title[1:]}", f"{words}."
 
 
 def _learned(loss: float, summary: Summary) -> str:

@@ -33,6 +33,7 @@ class Listed:
         heldout_loss: on held-out text with 15 % masked, of a run that has finished.
         scores: in percent, by name.
         problem: why it failed, or what is damaged.
+        adapted: whether it adapts a model of others, which is outside the rules.
     """
 
     path: str
@@ -44,6 +45,7 @@ class Listed:
     heldout_loss: float | None = None
     scores: Mapping[str, float] = field(default_factory=dict)
     problem: str | None = None
+    adapted: bool = False
 
     def json(self) -> dict[str, Any]:
         """The fields, for scripts."""
@@ -55,6 +57,11 @@ class Listed:
         if self.state == "finished" or self.u is None:
             return self.state
         return f"{self.state} at {100 * self.u:.0f} %"
+
+    @property
+    def recipe_text(self) -> str:
+        """The recipe, with a mark if the run is outside the rules."""
+        return (self.recipe or "") + (" (outside the rules)" if self.adapted else "")
 
     @property
     def scores_text(self) -> str:
@@ -104,7 +111,8 @@ def _read(run: Path, path: str) -> Listed:
     if is_locked(run):
         state, problem = "running", None
     loss = summary.heldout["loss@0.15"] if summary else None
-    return Listed(path, state, recipe, budget, seed, u, loss, dict(_scores(run)), problem)
+    adapted, scores = (config or {}).get("adapts") is not None, dict(_scores(run))
+    return Listed(path, state, recipe, budget, seed, u, loss, scores, problem, adapted)
 
 
 def _spent(run: Path) -> float:

@@ -27,6 +27,8 @@ def _all_measured(losses: dict[str, float]) -> dict[str, float]:
 
 Losses = Annotated[dict[str, Amount], AfterValidator(_all_measured)]
 
+BySource = dict[str, dict[str, Count | Amount | None]]
+
 
 class Part(BaseModel):
     """Part of a result that people edit and disks damage; keys that nothing reads are kept."""
@@ -65,13 +67,41 @@ class _Export(Part):
     logit_difference: Amount | None
 
 
+class _OldText(Part):
+    """Losses on text of the old domain, of which nothing is trained on."""
+
+    name: str
+    sha256: str
+    before: Losses
+    after: Losses
+
+
+class AdaptedFrom(Part):
+    """What a run adapted.
+
+    Attributes:
+        model: name of the original.
+        sha256: digest of its configuration, weights and tokenizer.
+        random_weights: how many of its tensors began at random, such as those of a missing head.
+        heldout, heldout_by_source: its held-out losses before training, as in `Summary`.
+    """
+
+    model: str
+    sha256: str
+    random_weights: Count
+    heldout: Losses
+    heldout_by_source: BySource = Field(default_factory=dict)
+    old_text: _OldText | None = None
+
+
 class Training(Part):
     """What training did, and what came out.
 
     Attributes:
         heldout: held-out losses in nats and bits per character, by name: ``loss@0.15``.
         rows, memory_bytes: None in runs of 0.1.0.
-        outside_rules: why the result does not count by docs/rules.md, if the corpus says so.
+        outside_rules: why the result does not count by docs/rules.md, if it does not.
+        adapted: what the run started from; None if it trained from scratch.
     """
 
     version: int = Field(1, alias="schema")
@@ -99,12 +129,13 @@ class Training(Part):
     mask_token: str
     corpus: OfCorpus
     outside_rules: str | None = None
+    adapted: AdaptedFrom | None = None
 
 
 class Summary(Training):
     """What ``summary.json`` holds; older runs lack what has a default."""
 
-    heldout_by_source: dict[str, dict[str, Count | Amount | None]] = Field(default_factory=dict)
+    heldout_by_source: BySource = Field(default_factory=dict)
     joules: Amount | None = None
     early_end: EarlyEnd | None = None
     ended_short: str | None = None

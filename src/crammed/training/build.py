@@ -14,6 +14,7 @@ from crammed.model.encoder import MaskedLM, initialise
 from crammed.model.matrices import start_matrices
 from crammed.optim.build import build_optimizer
 from crammed.training.memory import refuse_too_large
+from crammed.training.objective import MaskedTokens
 from crammed.training.step import TrainStep
 
 
@@ -43,7 +44,17 @@ def build(config: RunConfig, vocab_size: int, specials: Specials, device: Device
     """
     refuse_too_large(config, vocab_size, device.torch.type)
     model = new_model(config, vocab_size, device.torch)
-    return TrainStep(model, build_optimizer(model, config.optim), config, specials, device)
+    return step_of(model, config, specials, device)
+
+
+def step_of(model: MaskedLM, config: RunConfig, specials: Specials, device: Device) -> TrainStep:
+    """The step that trains this model, with a new optimizer.
+
+    Raises:
+        InputError: 8-bit products were requested but do not support the model.
+    """
+    objective = MaskedTokens(model, config, specials, device)
+    return TrainStep(model, objective, build_optimizer(model, config.optim), config, device)
 
 
 def build_for(config: RunConfig, corpus: Corpus, device: Device) -> TrainStep:

@@ -309,8 +309,9 @@ def _suits(key: str, tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
 
 
 def _apply(saved: _Saved, step: TrainStep) -> None:
-    step.model.load_state_dict(saved.weights, strict=True)
     for name, parameter in step.model.named_parameters():
+        with torch.no_grad():
+            parameter.copy_(saved.weights[name])
         step.optimizer.restore(parameter, saved.moments[name])
     step.restore(saved.state.loss_scale)
 

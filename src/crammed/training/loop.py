@@ -9,7 +9,9 @@ and `upkeep` does what is due between two updates.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -18,7 +20,6 @@ from crammed.config import RunConfig
 from crammed.data.corpus import Corpus, RowStream
 from crammed.errors import Diverged, InputError
 from crammed.machine.device import Device
-from crammed.model.encoder import MaskedLM
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import Progress
 from crammed.training.agenda import Agenda
@@ -40,25 +41,28 @@ from crammed.training.start import start_embeddings
 from crammed.training.step import TrainStep
 from crammed.training.upkeep import Upkeep
 
+Build = Callable[[RunConfig, Corpus, Device], TrainStep]
+
 
 @dataclass(frozen=True)
 class Trained:
     """The result of pretraining.
 
     Attributes:
+        model: as in `TrainStep`.
         accounts: seconds by account of the ledger.
         charged_seconds: seconds charged to the budget by the end of the last update.
         u: progress at that point.
     """
 
-    model: MaskedLM
+    model: Any
     work: Work
     accounts: dict[str, float]
     charged_seconds: float
     u: float
 
     @classmethod
-    def of(cls, model: MaskedLM, state: TrainState, end: End) -> Trained:
+    def of(cls, model: Any, state: TrainState, end: End) -> Trained:
         """The result for a model whose training has ended, from its last checkpoint."""
         return cls(model, state.work, state.accounts, end.charged_seconds, end.u)
 
@@ -71,6 +75,7 @@ def pretrain(
     progress: Progress,
     clock: Clock = time.monotonic,
     group: Group | None = None,
+    build: Build = build_for,
 ) -> Trained:
     """Train until the budget or the text is used up; resume from a checkpoint if there is one.
 
@@ -79,6 +84,7 @@ def pretrain(
 
     Args:
         group: the processes that train together, if this one leads several.
+        build: makes the step, with the model to train.
 
     Raises:
         InputError: the corpus is smaller than a batch, or the budget smaller than an update; or a
@@ -91,7 +97,7 @@ def pretrain(
     check_size(corpus, config.batch.rows)
     ledger = Ledger(config.budget.charge, clock)
     config = with_lanes(config, run, device, progress)
-    alone = build_for(config, corpus, device)
+    alone = build(config, corpus, device)
     loaded = resume(run, alone, ledger, corpus.sha256)
     for words in loaded.damaged:
         progress.line(f"checkpoint  {words}: resuming from {loaded.generation}")

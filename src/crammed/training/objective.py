@@ -17,11 +17,18 @@ from crammed.data.tokenization.tokenizer import Specials
 from crammed.kernels.linear_cross_entropy import linear_cross_entropy
 from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM, picked
-from crammed.training.precision import Leaves
+from crammed.training.float8 import check_widths
+from crammed.training.precision import Leaves, recompute, training_copy
 
 
 class Objective(Protocol):
     """An objective. Its losses are sums, which are divided by the number of all predictions."""
+
+    leaves: Leaves
+    """What its losses are differentiated by."""
+
+    def recompute(self) -> None:
+        """Make the model recompute its activations for the gradients from now on."""
 
     def predictions(self, rate: float) -> int:
         """The number of predictions in each row, at this mask rate."""
@@ -48,21 +55,27 @@ class MaskedTokens:
     """Predicts tokens that are masked (Devlin et al. 2018); an `Objective`.
 
     Args:
-        model: the copy of the model that computes, in the number format of training.
-        leaves: what the loss is differentiated by.
+        model: the model being trained, of which a copy computes in the number format of training.
 
     Attributes:
+        copy: that copy, which shares the model's parameters.
         reorders: whether the last layer computes only the masked positions. On a CPU, older runs
             have ``compute.kernels=compiler``, which must keep giving the same results to the bit.
+
+    Raises:
+        InputError: 8-bit products were requested but do not support the model.
     """
 
     def __init__(
-        self, model: MaskedLM, leaves: Leaves, config: RunConfig, specials: Specials, device: Device
+        self, model: MaskedLM, config: RunConfig, specials: Specials, device: Device
     ) -> None:
         masking, vocabulary = config.masking, model.encoder.tokens.num_embeddings
+        if device.fp8:
+            check_widths(model)
         self.reorders = reorders(device)
-        self._model = model
-        self._leaves = leaves
+        self.copy = training_copy(model, device.dtype, fp8=device.fp8, regional=device.regional)
+        self.copy.encoder.keep_tables(config.data.row_length)
+        self.leaves = Leaves(self.copy, decoder=self.reorders)
         self._length = config.data.row_length
         self._by_document = config.train.attention == "document"
         self._sep = specials.sep
@@ -77,6 +90,9 @@ class MaskedTokens:
         self._z_loss = masking.z_loss
         self._in_place = device.in_place and config.model.logit_cap is None and not masking.z_loss
 
+    def recompute(self) -> None:
+        recompute(self.copy)
+
     def predictions(self, rate: float) -> int:
         """The number of masked tokens in each row."""
         return predicted_positions(rate, self._length)
@@ -86,7 +102,7 @@ class MaskedTokens:
         masked = self._mask(rows, numbers, count)
         attended = same_document(rows, self._sep) if self._by_document else None
         labels = masked.labels.flatten()
-        model = self._model
+        model = self.copy
         if self.reorders:
             hidden = model.encoder(masked.ids, attended, positions=masked.positions)
         else:
@@ -94,7 +110,7 @@ class MaskedTokens:
         if self._in_place:
             head = (model.encoder.tokens.weight, model.decoder_bias)
             return linear_cross_entropy(model.head(hidden).flatten(0, 1), *head, labels)
-        logits = model.decode(hidden, self._leaves.decoder).flatten(0, 1)
+        logits = model.decode(hidden, self.leaves.decoder).flatten(0, 1)
         logits = logits.float()
         loss = F.cross_entropy(logits, labels, reduction="sum")
         if weight := self._z_loss:

@@ -55,7 +55,8 @@ class Leaves:
     each time, so that the gradients of all passes are summed in float32.
 
     Args:
-        trained: a training copy; its linear layers get other weights.
+        trained: a training copy, whose linear layers get other weights, or the model of another
+            library, which keeps its own.
         decoder: cast the embedding for the decoder in the same way. The gradients of its two uses
             are then added to the float32 sum one after the other, not first to each other.
 
@@ -66,16 +67,17 @@ class Leaves:
         scales: scales of 8-bit products; None if there are none.
     """
 
-    def __init__(self, trained: MaskedLM, *, decoder: bool) -> None:
+    def __init__(self, trained: nn.Module, *, decoder: bool = False) -> None:
         self._casts: list[tuple[nn.Parameter, Tensor]] = []
         self.decoder: nn.Parameter | None = None
-        parameters, dtype = list(trained.parameters()), trained.encoder.compute_dtype
+        parameters = [each for each in trained.parameters() if each.requires_grad]
+        dtype = trained.encoder.compute_dtype if isinstance(trained, MaskedLM) else None
 
         def cast(parameter: Tensor) -> nn.Parameter:
             self._casts.append((nn.Parameter(parameter.detach().to(dtype)), parameter))
             return self._casts[-1][0]
 
-        if dtype is not None and dtype.itemsize == 2:
+        if isinstance(trained, MaskedLM) and dtype is not None and dtype.itemsize == 2:
             encoder = trained.encoder
             again = set(encoder.layers.modules()) if encoder.config.passes > 1 else set()
             for module in trained.modules():

@@ -10,26 +10,24 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from crammed.config import RunConfig
-from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import InputError
 from crammed.keys import key
 from crammed.machine.caches import own_compiled_code
 from crammed.machine.device import Device, is_out_of_memory
 from crammed.machine.lanes import Lanes
-from crammed.model.encoder import MaskedLM
 from crammed.optim.build import Optimizers
-from crammed.training.float8 import FIRST_ROWS, check_widths
+from crammed.training.float8 import FIRST_ROWS
 from crammed.training.lanes import lanes_of
 from crammed.training.memory import LEAST_TOKENS, fitting_rows
-from crammed.training.objective import MaskedTokens, Objective, reorders
+from crammed.training.objective import Objective
 from crammed.training.plan import Update
-from crammed.training.precision import Found, Leaves, LossScale, recompute, training_copy
+from crammed.training.precision import Found, LossScale
 
 T = TypeVar("T")
 MOST_PIECES = 8
@@ -71,7 +69,8 @@ class TrainStep:
     update is split into microbatches.
 
     Attributes:
-        model: the model being trained, in float32 whatever the format of computation.
+        model: the model being trained, in float32 whatever the format of computation: a `MaskedLM`,
+            or a model of another library that is called in the same way.
         objective: what it learns from.
         device: where it is trained.
         parameters: the model's parameters.
@@ -79,26 +78,19 @@ class TrainStep:
         microbatch_rows: rows of one forward and backward pass; reduced when memory runs out.
         recomputes: whether layers recompute their activations for the gradients.
         before_microbatch: called before each microbatch; if it raises, the update is abandoned.
-
-    Raises:
-        InputError: 8-bit products were requested but do not support the model.
     """
 
     def __init__(
         self,
-        model: MaskedLM,
+        model: nn.Module,
+        objective: Objective,
         optimizer: Optimizers,
         config: RunConfig,
-        specials: Specials,
         device: Device,
     ) -> None:
-        if device.fp8:
-            check_widths(model)
-        self._copy = training_copy(model, device.dtype, fp8=device.fp8, regional=device.regional)
-        self._copy.encoder.keep_tables(config.data.row_length)
-        self.leaves = Leaves(self._copy, decoder=reorders(device))
-        self.objective: Objective = MaskedTokens(self._copy, self.leaves, config, specials, device)
-        self.model = model
+        self.model: Any = model
+        self.objective = objective
+        self.leaves = objective.leaves
         self.optimizer = optimizer
         self._config = config
         self.device = device
@@ -165,7 +157,7 @@ class TrainStep:
 
     def _recompute(self) -> None:
         self.recomputes = True
-        recompute(self._copy)
+        self.objective.recompute()
 
     def _peak(self, rows: int) -> int:
         """Bytes that a microbatch of `rows` rows takes uncompiled; compiled, it takes less."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -27,6 +28,8 @@ from crammed.tasks.rows import Texts
 _UNLIMITED = 10**6
 """Tokenizers without a length limit report a number far above this."""
 _DEFAULT_LENGTH = 512
+_DROPOUT = re.compile(r"(?!.*(classif|qa_)).*dropout(_prob)?")
+"""Keys of dropout in an encoder, not in the heads of tasks."""
 
 
 class HuggingFaceBackbone:
@@ -149,6 +152,31 @@ class HuggingFaceBackbone:
         )
         return {key: tensor for key, tensor in model.state_dict().items() if key not in lost}
 
+    @property
+    def config(self) -> Any:
+        """The configuration, as transformers reads it."""
+        return self._config
+
+    def dropouts(self) -> dict[str, float]:
+        """The keys of the configuration that are dropout in the encoder, with their values."""
+        values = self._config.to_dict().items()
+        return {k: v for k, v in values if _DROPOUT.fullmatch(k) and isinstance(v, int | float)}
+
+    def masked_lm_to_train(
+        self, seed: int, dropout: float | None
+    ) -> tuple[HuggingFaceMaskedLM, set[str]]:
+        """The masked language model on the CPU, and the weights that the folder does not have.
+
+        Args:
+            seed: decides those, which are random.
+            dropout: in place of every dropout of the encoder; None keeps its own.
+        """
+        more = {} if dropout is None else dict.fromkeys(self.dropouts(), dropout)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            model, lost = self._load("AutoModelForMaskedLM", **more)
+        return HuggingFaceMaskedLM(model), lost
+
     def masked_lm(self, device: torch.device) -> SparseMaskedLM:
         model, lost = self._load("AutoModelForMaskedLM")
         if lost:
@@ -156,7 +184,7 @@ class HuggingFaceBackbone:
                 f"{self.name} has no masked-language-model head, which BLiMP and held-out loss "
                 f"need: its weights lack {_some(lost)}"
             )
-        return _MaskedLM(model.to(device).eval())
+        return HuggingFaceMaskedLM(model.to(device).eval())
 
     def _load(self, kind: str, **more: Any) -> tuple[Any, set[str]]:
         """A model of this class in float32, and the names of the weights missing in the folder."""
@@ -170,14 +198,25 @@ class HuggingFaceBackbone:
         return model.float(), {*info["missing_keys"], *mismatched}
 
     def _count(self, base: nn.Module) -> int:
-        import transformers
-
         try:
-            with loading(self.name, "model"), torch.device("meta"):
-                whole = transformers.AutoModelForMaskedLM.from_config(self._config, **self._trust)
+            whole = self.outline()
         except InputError:  # there is no such class for this kind of encoder
             whole = base
         return sum(parameter.numel() for parameter in whole.parameters())
+
+    def outline(self) -> nn.Module:
+        """The masked language model without storage for its weights.
+
+        Raises:
+            InputError: there is no such class for this kind of encoder.
+        """
+        import transformers
+
+        with loading(self.name, "model"), torch.device("meta"):
+            model: nn.Module = transformers.AutoModelForMaskedLM.from_config(
+                self._config, **self._trust
+            )
+        return model
 
     def _longest(self, base: nn.Module) -> int:
         """The lowest limit that tokenizer, configuration or position table imposes."""
@@ -244,20 +283,22 @@ def classifier_of(model: nn.Module) -> Any:
     return getattr(model, WRAPPED)
 
 
-class _MaskedLM:
+class HuggingFaceMaskedLM(nn.Module):
     """A transformers masked language model that, if possible, decodes only chosen positions."""
 
     def __init__(self, model: Any) -> None:
-        self._model = model
+        super().__init__()
+        self.model = model
         self._positions: Tensor | None = None
         decoder = model.get_output_embeddings()
         if isinstance(decoder, nn.Module):
             decoder.register_forward_pre_hook(self._pick)
 
-    def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None = None) -> Tensor:
+        """ids [B, S], positions [B, N], mask [B, S] bool -> logits [B, N, V]."""
         given = torch.ones_like(ids) if mask is None else mask.long()
         self._positions = positions
-        logits: Tensor = self._model(input_ids=ids, attention_mask=given).logits
+        logits: Tensor = self.model(input_ids=ids, attention_mask=given).logits
         if self._positions is not None:  # the hook was not called: every position was decoded
             logits = _chosen(logits, positions)
         return logits

@@ -11,7 +11,7 @@ from crammed.evaluation.backbones.base import Backbone, digest
 from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone
 from crammed.evaluation.backbones.huggingface_files import find, model_files
 from crammed.evaluation.backbones.run_directory import RunBackbone, run_files
-from crammed.model.trained import has_trained_model
+from crammed.model.trained import exported_model, has_trained_model, is_adapted
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,21 @@ class BackboneSpec:
                 something that is not installed or not allowed.
         """
         path = Path(self.spec).expanduser()
-        if has_trained_model(path):
+        if has_trained_model(path) and not is_adapted(path):
             return RunBackbone(path, self.dropout)
+        return HuggingFaceBackbone(*self.files(), trust_remote_code=self.trust_remote_code)
+
+    def files(self) -> tuple[str, Path]:
+        """Name and folder of a Hugging Face model, downloaded unless it is cached.
+
+        Of a run, it is the exported model.
+
+        Raises:
+            InputError: there is no such model.
+        """
+        path = Path(self.spec).expanduser()
+        if has_trained_model(path):
+            return path.resolve().name, exported_model(path)
         if path.exists():
             if not (path / "config.json").is_file():
                 raise InputError(
@@ -46,7 +59,7 @@ class BackboneSpec:
                 )
         elif not re.fullmatch(r"[\w.-]*\w(/\w[\w.-]*)?", self.spec):
             raise InputError(f"no such run directory or Hugging Face folder: {self.spec}")
-        return HuggingFaceBackbone(*find(self.spec), trust_remote_code=self.trust_remote_code)
+        return find(self.spec)
 
 
 def local_digest(folder: Path) -> str:
@@ -55,4 +68,6 @@ def local_digest(folder: Path) -> str:
     Raises:
         InputError: the folder holds no model.
     """
+    if is_adapted(folder):
+        folder = exported_model(folder)
     return digest(run_files(folder) if has_trained_model(folder) else model_files(folder))

@@ -1,0 +1,145 @@
+"""An adaptation: what it trains, what it measures before and after, what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from crammed.adaptation import objective
+from crammed.adaptation.card import model_card
+from crammed.adaptation.original import Original
+from crammed.adaptation.shape import refuse_foreign_keys, refuse_unfit, with_defaults
+from crammed.config import RunConfig
+from crammed.data.corpus import Corpus
+from crammed.data.heldout import HeldoutRows, rows_of_corpus
+from crammed.evaluation.backbones.huggingface import HuggingFaceMaskedLM
+from crammed.export.huggingface import Exported
+from crammed.machine.device import Device
+from crammed.model.heldout import heldout_losses, loss_by_source
+from crammed.quantity import counted, quantity
+from crammed.rules.choosing import Asked
+from crammed.rules.recipe import ask
+from crammed.runs.directory import RunDir
+from crammed.runs.logs import read_events
+from crammed.runs.summary import Training
+from crammed.terminal.progress import Progress
+from crammed.training.step import TrainStep
+
+RECIPE = str(resources.files("crammed") / "adaptation" / "adapt.yaml")
+BEFORE = "before"
+"""The event that holds what was measured before training."""
+
+
+def ask_for(original: Original, overrides: list[str], fixed: dict[str, Any]) -> Asked:
+    """Read what a command asks for; the arguments are those of `crammed.rules.recipe.ask`.
+
+    Raises:
+        InputError: as there, or the model cannot follow what is asked for.
+    """
+    refuse_foreign_keys(overrides)
+    asked = ask(RECIPE, overrides, {**fixed, "adapts": original.sha256})
+    asked = with_defaults(asked, original.shape, original.name)
+    refuse_unfit(asked.config, original.name)
+    return asked
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """An adapted model whose training has ended."""
+
+    original: Original
+    model: HuggingFaceMaskedLM
+    tokenizer: Tokenizer
+    row_length: int
+
+    def masked_lm(self, device: torch.device) -> HuggingFaceMaskedLM:
+        """The model, in evaluation mode."""
+        return self.model.to(device).eval()
+
+    def export(self, out: Path, training: Training) -> Exported:
+        """Write the model to the new folder `out`, in its own class with its own tokenizer."""
+        mask = self.original.backbone.tokenizer.mask_token
+        card = model_card(self.original, training, mask)
+        return self.original.export(self.model, out, card)
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """Masked-language modelling of an encoder of others goes on."""
+
+    original: Original
+
+    def build(self, config: RunConfig, corpus: Corpus, device: Device) -> TrainStep:
+        """The step that trains it."""
+        return objective.step_of(self.original.model(config), config, corpus, device)
+
+    def announce(self, config: RunConfig, device: Device, progress: Progress) -> None:
+        """Log what is about to be trained."""
+        original = self.original
+        for reason in device.reasons:
+            progress.line(f"device  {reason}")
+        progress.line(
+            f"model  {original.name} ({quantity(original.backbone.parameters)} parameters) is "
+            f"adapted, which is outside the rules of Cramming: updates of "
+            f"{counted(config.batch.rows, 'row')} of {config.data.row_length} tokens, learning "
+            f"rate {config.optim.lr:.1e}"
+        )
+        if lacks := original.lacks:
+            progress.line(
+                f"note  {original.name} comes without {counted(len(lacks), 'tensor')} of its "
+                f"masked-language-model head, such as {min(lacks)}: they begin at random"
+            )
+
+    def measure_before(
+        self, run: RunDir, corpus: Corpus, device: Device, progress: Progress
+    ) -> None:
+        """Measure held-out loss before training, unless the run has done so."""
+        if self._before(run):
+            return
+        with progress.task("before training") as task:
+            model = self.original.model(run.config).to(device.torch).eval()
+            rows = rows_of_corpus(corpus, run.config.data.heldout_rows)
+            heldout, by_source = self._measured(model, rows, device)
+            task.update(1, f"held-out loss {heldout['loss@0.15']:.3f} at 15 %")
+        begun = {"u": 0.0, "update": 0, "tokens": 0}
+        run.event("heldout", **begun, rows=len(rows.ids), **heldout)
+        run.event(BEFORE, heldout=heldout, heldout_by_source=by_source)
+
+    def result(self, run: RunDir) -> dict[str, Any]:
+        """What ``summary.json`` says of what was adapted."""
+        before = self._before(run)
+        return {
+            "model": self.original.name,
+            "sha256": self.original.sha256,
+            "random_weights": len(self.original.lacks),
+            "heldout": before["heldout"],
+            "heldout_by_source": before["heldout_by_source"],
+        }
+
+    def outside_rules(self) -> str:
+        """Why the run does not count as one of Cramming."""
+        return f"adapted from {self.original.name}, a model trained by others on other text"
+
+    def finished(self, model: HuggingFaceMaskedLM, corpus: Corpus) -> Adapted:
+        """The model, once its training has ended."""
+        return Adapted(self.original, model, corpus.tokenizer, corpus.row_length)
+
+    def _measured(
+        self, model: HuggingFaceMaskedLM, rows: HeldoutRows, device: Device
+    ) -> tuple[dict[str, float], dict[str, dict[str, float | None]]]:
+        mask = self.original.backbone.mask
+        assert mask is not None
+        several = rows.sources is not None
+        heldout, losses = heldout_losses(model, rows, mask, device.torch, each=several)
+        return heldout, loss_by_source(rows, losses)
+
+    def _before(self, run: RunDir) -> Mapping[str, Any]:
+        """What was measured before training; empty if nothing was."""
+        found = [event for event in read_events(run.path) if event["event"] == BEFORE]
+        return found[-1] if found else {}

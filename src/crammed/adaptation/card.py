@@ -1,0 +1,40 @@
+"""The model card of an adapted model: README.md of its folder."""
+
+from __future__ import annotations
+
+from crammed.adaptation.original import Original
+from crammed.export.card import figures, usage
+from crammed.runs.summary import Training
+
+
+def model_card(original: Original, training: Training, mask: str) -> str:
+    """Markdown that says what the model was adapted from, how, and how to load it."""
+    adapted = training.adapted
+    assert adapted is not None
+    before = adapted.heldout["loss@0.15"]
+    return "\n".join(
+        [
+            "---",
+            "library_name: transformers",
+            "pipeline_tag: fill-mask",
+            "tags: [crammed, masked-language-model]",
+            "---",
+            "",
+            f"# {original.name}, adapted",
+            "",
+            f"{original.name} ({original.backbone.parameters:,} parameters) was trained by others; "
+            "its masked-language modelling was continued on other text, with its own tokenizer, on "
+            f"rows of {training_rows(training)} tokens. Its licence and limits apply.",
+            "",
+            *figures(training),
+            f"- before that, its held-out loss on this text was {before:.3f} with 15 % masked",
+            "",
+            usage(mask, custom=original.ours),
+            "",
+        ]
+    )
+
+
+def training_rows(training: Training) -> int:
+    """Tokens of a row."""
+    return training.tokens // training.rows if training.rows else 0

@@ -1,0 +1,219 @@
+"""The encoder that a run adapts: found, checked, loaded, and exported in its own class."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from crammed.adaptation.shape import outline
+from crammed.config import RunConfig, TokenizerConfig
+from crammed.config.corpus import LEAST_TOKENS
+from crammed.data.corpus import Corpus
+from crammed.data.heldout import heldout_texts
+from crammed.data.tokenization.tokenizer import Specials, load_tokenizer
+from crammed.errors import CrammedError, InputError
+from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone, HuggingFaceMaskedLM
+from crammed.evaluation.backbones.huggingface_files import is_weights, loading, model_files
+from crammed.evaluation.backbones.spec import BackboneSpec
+from crammed.export.huggingface import TOLERANCE, Exported, custom_code, write_custom_code
+from crammed.files.folders import new_folder
+from crammed.files.regular import read_text
+from crammed.files.scratch import scratch_folder
+from crammed.files.writing import read_json, write_json
+from crammed.keys import key
+
+CODE = "modeling_crammed"
+
+
+@dataclass(frozen=True)
+class Original:
+    """An encoder with a masked-language-model class in transformers, and its tokenizer.
+
+    Attributes:
+        folder: its files.
+        ours: whether it comes with code, which is that of this package.
+    """
+
+    backbone: HuggingFaceBackbone
+    folder: Path
+    ours: bool
+
+    @classmethod
+    def find(cls, spec: str) -> Original:
+        """The encoder of a run, a Hugging Face folder or a name on the hub.
+
+        Raises:
+            InputError: there is none, its kind fills no masks, or its tokenizer has no mask.
+        """
+        name, folder = BackboneSpec(spec, 0.0).files()
+        model_files(folder)  # refuses what must not be opened
+        ours = comes_with_our_code(folder)
+        _refuse_other_kinds(name, folder, trust=ours)
+        backbone = HuggingFaceBackbone(name, folder, trust_remote_code=ours)
+        if backbone.mask is None or backbone.sep is None:
+            raise InputError(
+                f"the tokenizer of {name} has no mask token or no separator, so there is nothing "
+                "to learn from: name a masked language model"
+            )
+        if getattr(backbone.tokenizer, "backend_tokenizer", None) is None:
+            raise InputError(
+                f"the tokenizer of {name} is written in Python, which is too slow to prepare text "
+                "with: save it as a fast tokenizer (tokenizer.json)"
+            )
+        return cls(backbone, folder, ours)
+
+    @property
+    def name(self) -> str:
+        """The name that reports show."""
+        return self.backbone.name
+
+    @property
+    def sha256(self) -> str:
+        """Digest of configuration, weights and tokenizer."""
+        return self.backbone.sha256
+
+    @cached_property
+    def shape(self) -> dict[str, Any]:
+        """What the run counts its cost with, by dotted key."""
+        backbone = self.backbone
+        dropout = max(backbone.dropouts().values(), default=0.0)
+        values = outline(backbone.outline(), backbone.config, backbone.max_length, dropout)
+        ids = backbone.tokenizer.get_vocab().values()
+        of_tokenizer = {"file": str(self.folder), "vocab_size": max(LEAST_TOKENS, 1 + max(ids))}
+        return {**values, **{f"tokenizer.{key}": value for key, value in of_tokenizer.items()}}
+
+    @cached_property
+    def lacks(self) -> set[str]:
+        """Names of the weights that begin at random, because the folder does not have them."""
+        return self.backbone.masked_lm_to_train(0, None)[1]
+
+    def model(self, config: RunConfig) -> HuggingFaceMaskedLM:
+        """The model to train, on the CPU, in training mode."""
+        own = config.model.dropout == self.shape["model.dropout"]
+        dropout = None if own else config.model.dropout
+        return self.backbone.masked_lm_to_train(key(config.seed, "initialise"), dropout)[0].train()
+
+    def tokenizer_config(self, folder: Path, config: TokenizerConfig) -> TokenizerConfig:
+        """How text is prepared with its tokenizer, which is kept in `folder`."""
+        if not folder.exists():
+            with new_folder(folder) as aside:
+                self.backbone.tokenizer.save_pretrained(aside)
+        return config.model_copy(update={"file": str(folder)})
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer, as corpora have it."""
+        with scratch_folder() as place:
+            self.backbone.tokenizer.save_pretrained(place / "tokenizer")
+            return load_tokenizer(place / "tokenizer")
+
+    def check_corpus(self, corpus: Corpus) -> None:
+        """Refuse a corpus that another tokenizer has made, or with rows that are too long.
+
+        Raises:
+            InputError: it is one.
+        """
+        sample = next(heldout_texts(corpus.heldout), "")[:2000]
+        theirs, own = corpus.tokenizer, self.tokenizer
+        if (
+            theirs.get_vocab() != own.get_vocab()
+            or theirs.encode(sample).ids != own.encode(sample).ids
+        ):
+            raise InputError(
+                f"{corpus.path} was prepared with another tokenizer than that of {self.name}: "
+                f"name the text with --data, or prepare it with tokenizer.file={self.folder}"
+            )
+        if corpus.row_length > self.backbone.max_length:
+            raise InputError(
+                f"{corpus.path} has rows of {corpus.row_length} tokens, and {self.name} takes "
+                f"{self.backbone.max_length}: name the text with --data"
+            )
+
+    def export(self, model: HuggingFaceMaskedLM, out: Path, card: str) -> Exported:
+        """Write the trained model to the new folder `out`, in its own class with its tokenizer.
+
+        Raises:
+            CrammedError: what transformers loads from there computes something else.
+        """
+        theirs = model.model
+        for name, value in self.backbone.dropouts().items():
+            setattr(theirs.config, name, value)
+        with new_folder(out) as folder:
+            with loading(self.name, "model"):
+                theirs.save_pretrained(folder)
+            mode = (folder / "config.json").stat().st_mode
+            for file in folder.glob("*.safetensors"):  # readable only by its owner so far
+                file.chmod(mode)
+            for file in model_files(self.folder):
+                if not is_weights(file) and file.name != "config.json" and file.suffix != ".py":
+                    shutil.copyfile(file, folder / file.name)
+            if self.ours:
+                write_custom_code(folder)
+                own = read_json(self.folder / "config.json") or {}
+                saved = read_json(folder / "config.json") or {}
+                write_json(folder / "config.json", {**saved, "auto_map": own["auto_map"]})
+            (folder / "README.md").write_text(card, "utf-8")
+            difference = self._difference(model, folder)
+        return Exported(out, type(theirs).__name__, (), difference)
+
+    def _difference(self, model: HuggingFaceMaskedLM, folder: Path) -> float:
+        """The largest difference in logits between a model and what a folder holds.
+
+        The two rows have different lengths, so that padding is part of the check.
+        """
+        device = next(model.parameters()).device
+        saved: Any = HuggingFaceBackbone(self.name, folder, trust_remote_code=self.ours)
+        other = saved.masked_lm(device)
+        length = min(32, self.backbone.max_length)
+        specials = Specials.of(self.tokenizer)
+        draw = torch.Generator().manual_seed(0)
+        ids = torch.randint(len(self.tokenizer.get_vocab()), (2, length), generator=draw)
+        ids[ids == specials.pad] = specials.mask
+        ids[:, 0], ids[:, -1] = specials.cls, specials.sep
+        ids[1, length // 2 :] = specials.pad
+        ids = ids.to(device)
+        mask = torch.arange(length, device=device) < torch.tensor([[length], [length // 2]]).to(
+            device
+        )
+        everywhere = torch.arange(length, device=device).expand(2, length)
+        with torch.inference_mode():
+            ours, theirs = (m(ids, everywhere, mask) for m in (model.eval(), other))
+        difference = float((theirs - ours)[mask].abs().max())
+        if not difference <= TOLERANCE:
+            raise CrammedError(
+                f"the exported model's logits differ from the trained model's by {difference:.3g}: "
+                "not exported"
+            )
+        return difference
+
+
+def comes_with_our_code(folder: Path) -> bool:
+    """Whether a folder holds the code of this package, and asks for no other."""
+    named = (read_json(folder / "config.json") or {}).get("auto_map")
+    files = {file.name: read_text(file) for file in folder.glob("*.py")}
+    return (
+        isinstance(named, dict)
+        and all(isinstance(n, str) and n.startswith(f"{CODE}.") for n in named.values())
+        and files == custom_code()
+    )
+
+
+def _refuse_other_kinds(name: str, folder: Path, *, trust: bool) -> None:
+    """Refuse a model that transformers has no masked language model of, or only with a decoder."""
+    import transformers
+
+    with loading(name, "configuration"):
+        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust)
+    fills = trust or type(config) in transformers.MODEL_FOR_MASKED_LM_MAPPING
+    decodes = getattr(config, "is_encoder_decoder", False) or getattr(config, "is_decoder", False)
+    if decodes or not fills:
+        raise InputError(
+            f"{name} is a {config.model_type} model, which does not fill masks in text: name a "
+            "masked language model, such as BERT, RoBERTa, ModernBERT or DeBERTa"
+        )

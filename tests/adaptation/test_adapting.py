@@ -1,0 +1,278 @@
+"""Models of others, trained further: the updates, the run, the export, what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from crammed.adaptation.adapting import ask_for
+from crammed.adaptation.objective import step_of
+from crammed.adaptation.original import Original
+from crammed.budget import Work
+from crammed.data.corpus import Corpus
+from crammed.data.masking import Masker
+from crammed.data.preparing.driver import prepare
+from crammed.data.tokenization.tokenizer import Specials
+from crammed.errors import InputError
+from crammed.evaluation.backbones.spec import BackboneSpec
+from crammed.export.huggingface import export
+from crammed.machine.device import Device
+from crammed.model.trained import load_trained
+from crammed.runs.listing import list_runs
+from crammed.terminal.progress import SILENT
+from crammed.training.plan import Update
+from support.adapting import FAMILIES, SMALL, adapt, save_family
+from support.command import crammed, dying, python
+from support.models import save_model, save_tokenizer, untrained, word_pieces
+from support.text import tiny
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("originals")
+    return {family: save_family(place / family, family) for family in FAMILIES}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, text_file: Path) -> Path:
+    """A finished run that adapted an encoder without a head."""
+    place = tmp_path_factory.mktemp("adapted")
+    save_model(place / "headless", "bert", "AutoModel")
+    adapt(place / "headless", text_file, place / "run", "train.heldout_every=0.5")
+    return place / "run"
+
+
+def plain_update(folder: Path, ids: Tensor, labels: Tensor, rate: float) -> dict[str, Tensor]:
+    """The weights after one update by a loop as people write it, without dropout."""
+    from transformers import AutoModelForMaskedLM
+
+    model = AutoModelForMaskedLM.from_pretrained(folder).train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        for name in ("attention_dropout", "dropout_prob"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    decayed = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, rate, betas=(0.9, 0.98), eps=1e-6)
+    model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels).loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return dict(model.named_parameters())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_update_is_that_of_a_plain_loop(
+    originals: dict[str, Path], tmp_path: Path, text_file: Path, cpu: Device, family: str
+) -> None:
+    original = Original.find(str(originals[family]))
+    fixed = {"data": {"sources": [str(text_file)]}}
+    asked = ask_for(original, [*SMALL, "model.dropout=0", "optim.lr=1e-3"], fixed)
+    config = asked.config
+    tokenizer = original.tokenizer_config(tmp_path / "tokenizer", config.tokenizer)
+    corpus = prepare(config.data, tokenizer, tmp_path / "corpus", SILENT)
+    parts = dataclasses.replace(cpu, microbatch_rows=3)  # an update of two unequal parts
+    step = step_of(original.model(config), config, corpus, parts)
+    rows = torch.from_numpy(corpus.read(torch.arange(4).numpy()))
+    step.gradients(rows, Update(0, 0, 4, 0.5, 0.15, Work()))
+    step.apply(0.5)
+
+    specials = Specials.of(corpus.tokenizer)
+    masker = Masker(config.seed, "80-10-10", specials.mask, specials.ids, corpus.vocab_size)
+    masked = masker(rows, torch.arange(4), 5)
+    labels = torch.full_like(rows, -100).scatter(1, masked.positions, masked.labels)
+    expected = plain_update(originals[family], masked.ids, labels, 0.5 * 1e-3)
+    ours = dict(step.model.model.named_parameters())
+    assert ours.keys() == expected.keys()
+    before = dict(original.model(config).model.named_parameters())
+    changed = 0
+    for name, parameter in expected.items():
+        torch.testing.assert_close(ours[name], parameter, rtol=1e-5, atol=2e-6, msg=name)
+        changed += not torch.equal(parameter, before[name])
+    assert changed > 10
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_export_is_of_the_same_class_with_the_same_tokenizer(
+    originals: dict[str, Path], tmp_path: Path, text_file: Path, family: str
+) -> None:
+    from transformers import AutoConfig, AutoModelForMaskedLM
+
+    folder, out = originals[family], tmp_path / "run"
+    result = adapt(folder, text_file, out)
+    assert result["export"]["format"] == type(AutoModelForMaskedLM.from_pretrained(folder)).__name__
+    assert result["export"]["logit_difference"] < 1e-5
+    assert (out / "export" / "tokenizer.json").read_bytes() == (
+        folder / "tokenizer.json"
+    ).read_bytes()
+    one, other = (AutoConfig.from_pretrained(each).to_dict() for each in (folder, out / "export"))
+    assert {k for k in one if one[k] != other[k]} <= {"_name_or_path", "dtype", "torch_dtype"}
+    assert result["adapted"]["random_weights"] == 0
+    assert result["heldout"] != result["adapted"]["heldout"]
+    assert not list(out.rglob("*.tmp"))
+
+
+def test_killed_and_repeated_it_ends_in_the_same_weights(
+    originals: dict[str, Path], tmp_path: Path, text_file: Path
+) -> None:
+    often = ("train.checkpoint_seconds=1e-9", "train.log_seconds=1e-9")
+    data = ("--data", str(text_file), "--budget", "5updates")
+    words = ("adapt", originals["bert"], *SMALL, *often, *data, "--json", "--out")
+    whole = crammed(*words, tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    killed = python(*dying("crammed.training.step:TrainStep.apply", 4), *words, tmp_path / "run")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    again = crammed(*words, tmp_path / "run")
+    assert again.returncode == 0, again.stderr
+    one, other = (
+        load_file(tmp_path / name / "export" / "model.safetensors") for name in ("whole", "run")
+    )
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    results = [json.loads(each.stdout) for each in (whole, again)]
+    assert results[0]["heldout"] == results[1]["heldout"]
+    assert results[0]["adapted"] == results[1]["adapted"]
+
+
+def test_a_run_says_everywhere_what_it_was_adapted_from(run: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["adapted"]["model"] == "headless"
+    assert summary["adapted"]["random_weights"] > 0
+    assert "adapted from headless" in summary["outside_rules"]
+    card, page = ((run / n).read_text() for n in ("export/README.md", "report.html"))
+    for text in (card, page):
+        assert "outside the rules" in text.lower()
+        assert "adapted from headless" in text.lower()
+    assert "began at random" in page
+    (listed,) = list_runs(run)
+    assert listed.recipe_text == "adapt (outside the rules)"
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    points = [(e["u"], e["loss@0.15"]) for e in events if e["event"] == "heldout"]
+    assert points[0] == (0.0, summary["adapted"]["heldout"]["loss@0.15"])
+    assert [u for u, _ in points] == [0.0, 0.5, 1.0]
+
+
+def test_other_commands_take_the_run_for_its_exported_model(run: Path) -> None:
+    backbone = BackboneSpec(str(run), 0.1).load()
+    assert backbone.name == "run"
+    assert backbone.mask is not None
+    backbone.masked_lm(torch.device("cpu"))  # it has a head now
+    again = Original.find(str(run))
+    assert again.lacks == set()
+    with pytest.raises(InputError, match="adapted a model of others, which .*export holds"):
+        load_trained(run)
+
+
+def test_a_missing_head_depends_on_the_seed_alone(tmp_path: Path) -> None:
+    save_model(tmp_path / "headless", "bert", "AutoModel")
+    original = Original.find(str(tmp_path / "headless"))
+
+    def head(seed: int) -> Tensor:
+        torch.manual_seed(seed + 7)  # earlier draws must not matter
+        config = ask_for(original, [f"seed={seed}", "data.row_length=32"], {}).config
+        parameter: Tensor = original.model(config).model.cls.predictions.transform.dense.weight
+        return parameter.detach()
+
+    assert torch.equal(head(1), head(1))
+    assert not torch.equal(head(1), head(2))
+
+
+def test_dropout_is_the_models_own_unless_it_is_set(originals: dict[str, Path]) -> None:
+    original = Original.find(str(originals["bert"]))
+
+    def found(*words: str) -> set[float]:
+        model = original.model(ask_for(original, ["data.row_length=32", *words], {}).config)
+        return {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)}
+
+    assert found() == {0.1}
+    assert found("model.dropout=0.25") == {0.25}
+
+
+def test_our_own_models_need_no_trust_and_altered_code_is_refused(
+    tmp_path: Path, corpus: Corpus, text_file: Path
+) -> None:
+    shape = tiny("crammed-2022").model
+    folder = export(untrained(corpus.tokenizer, shape), tmp_path / "ours", "custom").path
+    result = adapt(folder, text_file, tmp_path / "run", budget="2updates")
+    assert result["export"]["format"] == "CrammedForMaskedLM"
+    assert result["export"]["logit_difference"] < 1e-5
+    assert Original.find(str(tmp_path / "run")).ours
+    with (folder / "encoder.py").open("a") as file:
+        file.write("print('altered')\n")
+    with pytest.raises(InputError, match="comes with its own Python code"):
+        Original.find(str(folder))
+
+
+def saved(folder: Path, config: Any, **settings: Any) -> Path:
+    """A model of transformers of another kind, with a tokenizer."""
+    import transformers
+
+    save_tokenizer(folder, word_pieces(), model_max_length=40, **settings)
+    transformers.AutoModel.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def test_models_that_fill_no_masks_are_refused(tmp_path: Path) -> None:
+    import transformers as t
+
+    small = {"vocab_size": 150, "n_positions": 40, "n_embd": 8, "n_layer": 1, "n_head": 2}
+    gpt = saved(tmp_path / "gpt", t.GPT2Config(**small))
+    shape = {"vocab_size": 150, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+    t5 = saved(tmp_path / "t5", t.T5Config(**shape))
+    for folder, kind in ((gpt, "gpt2"), (t5, "t5")):
+        with pytest.raises(InputError, match=f"is a {kind} model, which does not fill masks"):
+            Original.find(str(folder))
+
+
+def test_a_tokenizer_without_a_mask_is_refused(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "bert", "bert")
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (file := folder / name).exists():
+            values = json.loads(file.read_text())
+            values.pop("mask_token", None)
+            file.write_text(json.dumps(values))
+    with pytest.raises(InputError, match="the tokenizer of bert has no mask token"):
+        Original.find(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("model.layers=3", "model: the adapted model decides it"),
+        ("tokenizer.kind=bpe", "tokenizer: the adapted model decides it"),
+        ("adapts=x", "adapts: the adapted model decides it"),
+        ("data.row_length=64", "rows of 64 tokens are longer than the 40 that bert takes"),
+        ("train.attention=document", "train.attention=document is for models trained here"),
+        ("compute.lanes=2", "compute.lanes=2 is for models trained here"),
+    ],
+)
+def test_what_the_model_cannot_follow_is_refused(
+    originals: dict[str, Path], word: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        ask_for(Original.find(str(originals["bert"])), [word], {})
+
+
+def test_a_corpus_of_another_tokenizer_is_refused(
+    originals: dict[str, Path], corpus: Corpus
+) -> None:
+    with pytest.raises(InputError, match=r"another tokenizer than that of bert: name the text"):
+        Original.find(str(originals["bert"])).check_corpus(corpus)
+
+
+def test_a_run_of_another_model_is_not_continued(
+    originals: dict[str, Path], tmp_path: Path, text_file: Path, run: Path
+) -> None:
+    shutil.copytree(run, tmp_path / "copy")
+    with pytest.raises(InputError, match="holds a run with another configuration"):
+        adapt(originals["bert"], text_file, tmp_path / "copy", "train.heldout_every=0.5")

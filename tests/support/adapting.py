@@ -1,0 +1,58 @@
+"""Small runs that adapt models of transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from crammed.adaptation.adapting import Adaptation, ask_for
+from crammed.adaptation.original import Original
+from crammed.pipeline import run_everything
+from crammed.runs.resuming import as_begun
+from crammed.terminal.progress import SILENT, Progress
+from support.models import configuration, save_model, save_tokenizer, word_pieces
+
+FAMILIES = ("bert", "roberta", "modernbert", "distilbert", "deberta")
+SMALL = ("data.row_length=32", "batch.rows=4", "compute.workers=1", "compute.dtype=float32")
+
+
+def save_family(folder: Path, family: str) -> Path:
+    """Save a small model of one of `FAMILIES` with its tokenizer."""
+    if family != "deberta":
+        return save_model(folder, family)
+    import transformers
+
+    tokenizer = word_pieces()
+    save_tokenizer(folder, tokenizer, model_max_length=40)
+    config = transformers.DebertaV2Config(
+        **{k: getattr(configuration("bert", 150), k) for k in ("hidden_size", "num_hidden_layers")},
+        num_attention_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=40,
+        vocab_size=tokenizer.get_vocab_size(),
+        relative_attention=True,
+        position_buckets=8,
+        pos_att_type=["p2c", "c2p"],
+        share_att_key=True,
+        norm_rel_ebd="layer_norm",
+        type_vocab_size=0,
+        position_biased_input=False,
+    )
+    transformers.AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def adapt(
+    model: Path,
+    text: Path,
+    out: Path,
+    *words: str,
+    budget: str = "4updates",
+    progress: Progress = SILENT,
+    **more: Any,
+) -> dict[str, Any]:
+    """Adapt a model in this process; returns the result."""
+    original = Original.find(str(model))
+    fixed = {"budget": {"limit": budget}, "data": {"sources": [str(text)]}}
+    asked = as_begun(out, ask_for(original, [*SMALL, *words], fixed))
+    return run_everything(asked, out, None, None, progress, Adaptation(original, **more))
