@@ -77,7 +77,10 @@ def train_and_export(
     _say_how_it_ended(progress, early, short, epochs)
     final = _kept(run, corpus, trained, adaptation)
     heldout, by_source = _measure_heldout(run, corpus, device, trained, progress)
-    done = _training(run, corpus, device, trained, heldout, adaptation)
+    done = _training(run, corpus, device, trained, heldout)
+    if adaptation is not None:
+        about = adaptation.result(run, trained.model, corpus, device, progress)
+        done = _adapted(run, done, adaptation.outside_rules(), about)
     summary = checked(
         run.path / "summary.json",
         {
@@ -193,7 +196,6 @@ def _training(
     device: Device,
     trained: Trained,
     heldout: dict[str, float],
-    adaptation: Adaptation | None,
 ) -> Training:
     """What training did, on which corpus, and the held-out loss."""
     config, work = run.config, trained.work
@@ -230,10 +232,13 @@ def _training(
             **{k: corpus.manifest[k] for k in ("documents", "characters", "tokens", "vocab_size")},
         },
     }
-    if adaptation is not None:
-        whys = (adaptation.outside_rules(), values["outside_rules"])
-        values["outside_rules"] = "; ".join(str(why) for why in whys if why)
-        values["adapted"] = adaptation.result(run)
+    return checked(run.path / "summary.json", values, Training)
+
+
+def _adapted(run: RunDir, done: Training, why: str, about: dict[str, Any]) -> Training:
+    """What training did, marked as an adaptation."""
+    whys = "; ".join(each for each in (why, done.outside_rules) if each)
+    values = {**done.values(), "outside_rules": whys, "adapted": about}
     return checked(run.path / "summary.json", values, Training)
 
 

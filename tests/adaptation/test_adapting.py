@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,8 @@ from crammed.model.trained import load_trained
 from crammed.runs.listing import list_runs
 from crammed.terminal.progress import SILENT
 from crammed.training.plan import Update
+from crammed.training.step import TrainStep
 from support.adapting import FAMILIES, SMALL, adapt, save_family
-from support.command import crammed, dying, python
 from support.models import save_model, save_tokenizer, untrained, word_pieces
 from support.text import tiny
 
@@ -123,25 +122,32 @@ def test_the_export_is_of_the_same_class_with_the_same_tokenizer(
     assert not list(out.rglob("*.tmp"))
 
 
-def test_killed_and_repeated_it_ends_in_the_same_weights(
-    originals: dict[str, Path], tmp_path: Path, text_file: Path
+def test_interrupted_and_repeated_it_ends_in_the_same_weights(
+    originals: dict[str, Path], tmp_path: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    often = ("train.checkpoint_seconds=1e-9", "train.log_seconds=1e-9")
-    data = ("--data", str(text_file), "--budget", "5updates")
-    words = ("adapt", originals["bert"], *SMALL, *often, *data, "--json", "--out")
-    whole = crammed(*words, tmp_path / "whole")
-    assert whole.returncode == 0, whole.stderr
-    killed = python(*dying("crammed.training.step:TrainStep.apply", 4), *words, tmp_path / "run")
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    again = crammed(*words, tmp_path / "run")
-    assert again.returncode == 0, again.stderr
+    words = ("train.checkpoint_seconds=1e-9", "train.log_seconds=1e-9")
+    whole = adapt(originals["bert"], text_file, tmp_path / "whole", *words, budget="5updates")
+    apply, calls = TrainStep.apply, []
+
+    def dying(self: TrainStep, factor: float) -> Tensor | None:
+        calls.append(factor)
+        if len(calls) == 4:
+            raise RuntimeError("as if the machine had stopped")
+        return apply(self, factor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainStep, "apply", dying)
+        with pytest.raises(RuntimeError, match="as if"):
+            adapt(originals["bert"], text_file, tmp_path / "run", *words, budget="5updates")
+    again = adapt(originals["bert"], text_file, tmp_path / "run", *words, budget="5updates")
+    events = (tmp_path / "run" / "events.jsonl").read_text()
+    assert events.count('"resume"') == 1
     one, other = (
         load_file(tmp_path / name / "export" / "model.safetensors") for name in ("whole", "run")
     )
     assert all(torch.equal(one[name], other[name]) for name in one)
-    results = [json.loads(each.stdout) for each in (whole, again)]
-    assert results[0]["heldout"] == results[1]["heldout"]
-    assert results[0]["adapted"] == results[1]["adapted"]
+    assert whole["heldout"] == again["heldout"]
+    assert whole["adapted"] == again["adapted"]
 
 
 def test_a_run_says_everywhere_what_it_was_adapted_from(run: Path) -> None:
@@ -169,7 +175,7 @@ def test_other_commands_take_the_run_for_its_exported_model(run: Path) -> None:
     backbone.masked_lm(torch.device("cpu"))  # it has a head now
     again = Original.find(str(run))
     assert again.lacks == set()
-    with pytest.raises(InputError, match="adapted a model of others, which .*export holds"):
+    with pytest.raises(InputError, match=r"adapted a model of others, which .*export holds"):
         load_trained(run)
 
 

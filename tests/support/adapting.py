@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from crammed.adaptation.adapting import Adaptation, ask_for
+from crammed.adaptation.general_text import Replay
 from crammed.adaptation.original import Original
 from crammed.pipeline import run_everything
 from crammed.runs.resuming import as_begun
@@ -49,10 +50,12 @@ def adapt(
     *words: str,
     budget: str = "4updates",
     progress: Progress = SILENT,
-    **more: Any,
+    replay: Replay | None = None,
+    old_text: Path | None = None,
 ) -> dict[str, Any]:
     """Adapt a model in this process; returns the result."""
     original = Original.find(str(model))
     fixed = {"budget": {"limit": budget}, "data": {"sources": [str(text)]}}
-    asked = as_begun(out, ask_for(original, [*SMALL, *words], fixed))
-    return run_everything(asked, out, None, None, progress, Adaptation(original, **more))
+    asked = as_begun(out, ask_for(original, [*SMALL, *words], fixed, replay))
+    adaptation = Adaptation(original, None if old_text is None else str(old_text))
+    return run_everything(asked, out, None, None, progress, adaptation)

@@ -190,7 +190,7 @@ def test_a_card_gets_the_microbatch_that_it_holds(
     config = tiny("crammed", f"data.row_length={length}", f"model.max_length={length}")
     model = MaskedLM(config.model, 256)
     device = dataclasses.replace(cpu, fits_microbatch=True, recomputes=setting)
-    step = TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, device)
+    step = step_of(model, config, SPECIALS, device)
 
     def peak(rows: int) -> int:
         taken = GIB // 1024 + rows * length * A_TOKEN // (8 if recomputes(step) else 1)
@@ -218,13 +218,12 @@ def test_moments_of_a_checkpoint_are_not_counted_twice(
     for resumed in (False, True):
         config = tiny("crammed")
         model = MaskedLM(config.model, 256)
-        optimizer = build_optimizer(model, config.optim)
         size = 4 * sum(p.numel() for p in model.parameters())
         device = dataclasses.replace(cpu, fits_microbatch=True)
-        step = TrainStep(model, optimizer, config, SPECIALS, device)
+        step = step_of(model, config, SPECIALS, device)
         if resumed:
             for parameter in model.parameters():
-                optimizer.state[parameter] = {"exp_avg": torch.zeros(1)}
+                step.optimizer.state[parameter] = {"exp_avg": torch.zeros(1)}
         free = 100 * size - (2 * size if resumed else 0)  # they have taken their part of it
         monkeypatch.setattr(step, "_peak", lambda rows, size=size: rows * size)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, free))

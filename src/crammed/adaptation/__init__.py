@@ -1,7 +1,10 @@
 """Adapting an encoder of others: masked-language modelling goes on, on the user's own text.
 
-original   the encoder to adapt: found, checked, loaded, exported in its own class
-shape      what counts its cost, and the values that follow from its size
-objective  the step that trains it
-adapt.yaml the recipe
+original      the encoder to adapt: found, checked, loaded, exported in its own class
+shape         what counts its cost, and the values that follow from its size
+objective     the step that trains it
+general_text  text of the old domain: replayed, and measured before and after
+adapting      what a run of it asks for, says, measures and keeps
+card, words   what is said of the result
+adapt.yaml    the recipe
 """

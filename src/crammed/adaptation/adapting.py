@@ -13,11 +13,13 @@ from tokenizers import Tokenizer
 
 from crammed.adaptation import objective
 from crammed.adaptation.card import model_card
+from crammed.adaptation.general_text import OldText, Replay
 from crammed.adaptation.original import Original
 from crammed.adaptation.shape import refuse_foreign_keys, refuse_unfit, with_defaults
 from crammed.config import RunConfig
+from crammed.config.kinds import overlaid
 from crammed.data.corpus import Corpus
-from crammed.data.heldout import HeldoutRows, rows_of_corpus
+from crammed.data.heldout import HeldoutRows, heldout_rows, rows_of_corpus
 from crammed.evaluation.backbones.huggingface import HuggingFaceMaskedLM
 from crammed.export.huggingface import Exported
 from crammed.machine.device import Device
@@ -32,18 +34,31 @@ from crammed.terminal.progress import Progress
 from crammed.training.step import TrainStep
 
 RECIPE = str(resources.files("crammed") / "adaptation" / "adapt.yaml")
-BEFORE = "before"
-"""The event that holds what was measured before training."""
+BEFORE, BEFORE_OLD = "before", "before_old"
+"""The events that hold what was measured before training, on the new text and on the old."""
 
 
-def ask_for(original: Original, overrides: list[str], fixed: dict[str, Any]) -> Asked:
-    """Read what a command asks for; the arguments are those of `crammed.rules.recipe.ask`.
+def ask_for(
+    original: Original,
+    overrides: list[str],
+    fixed: dict[str, Any],
+    replay: Replay | None = None,
+) -> Asked:
+    """Read what a command asks for.
+
+    Args:
+        overrides, fixed: as in `crammed.rules.recipe.ask`.
+        replay: general text to mix into the sources.
 
     Raises:
         InputError: as there, or the model cannot follow what is asked for.
     """
     refuse_foreign_keys(overrides)
-    asked = ask(RECIPE, overrides, {**fixed, "adapts": original.sha256})
+    fixed = {**fixed, "adapts": original.sha256}
+    asked = ask(RECIPE, overrides, fixed)
+    if replay is not None:
+        sources = replay.beside(asked.config.data)
+        asked = ask(RECIPE, overrides, overlaid(fixed, {"data": {"sources": sources}}, RunConfig))
     asked = with_defaults(asked, original.shape, original.name)
     refuse_unfit(asked.config, original.name)
     return asked
@@ -71,9 +86,14 @@ class Adapted:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """Masked-language modelling of an encoder of others goes on."""
+    """Masked-language modelling of an encoder of others goes on.
+
+    Attributes:
+        old_text: text of the old domain to measure forgetting on; None if none is named.
+    """
 
     original: Original
+    old_text: str | None = None
 
     def build(self, config: RunConfig, corpus: Corpus, device: Device) -> TrainStep:
         """The step that trains it."""
@@ -100,26 +120,49 @@ class Adaptation:
         self, run: RunDir, corpus: Corpus, device: Device, progress: Progress
     ) -> None:
         """Measure held-out loss before training, unless the run has done so."""
-        if self._before(run):
+        old = OldText.of(run, self.old_text, progress)
+        before, before_old = self._found(run, BEFORE), self._found(run, BEFORE_OLD)
+        known_old = old is None or before_old.get("sha256") == old.about["sha256"]
+        if before and known_old:
             return
         with progress.task("before training") as task:
             model = self.original.model(run.config).to(device.torch).eval()
-            rows = rows_of_corpus(corpus, run.config.data.heldout_rows)
-            heldout, by_source = self._measured(model, rows, device)
-            task.update(1, f"held-out loss {heldout['loss@0.15']:.3f} at 15 %")
-        begun = {"u": 0.0, "update": 0, "tokens": 0}
-        run.event("heldout", **begun, rows=len(rows.ids), **heldout)
-        run.event(BEFORE, heldout=heldout, heldout_by_source=by_source)
+            if not before:
+                rows = rows_of_corpus(corpus, run.config.data.heldout_rows)
+                heldout, by_source = self._measured(model, rows, device)
+                begun = {"u": 0.0, "update": 0, "tokens": 0}
+                run.event("heldout", **begun, rows=len(rows.ids), **heldout)
+                run.event(BEFORE, heldout=heldout, heldout_by_source=by_source)
+                task.update(1, f"held-out loss {heldout['loss@0.15']:.3f} at 15 %")
+            if old is not None and not known_old:
+                losses = self._on(old, model, run.config, corpus, device)
+                run.event(BEFORE_OLD, **old.about, heldout=losses)
 
-    def result(self, run: RunDir) -> dict[str, Any]:
-        """What ``summary.json`` says of what was adapted."""
-        before = self._before(run)
+    def result(
+        self,
+        run: RunDir,
+        model: HuggingFaceMaskedLM,
+        corpus: Corpus,
+        device: Device,
+        progress: Progress,
+    ) -> dict[str, Any]:
+        """What ``summary.json`` says of what was adapted, and of the old text."""
+        before, old = self._found(run, BEFORE), OldText.of(run, None, progress)
+        forgotten = None
+        if old is not None:
+            after = self._on(old, model.eval(), run.config, corpus, device)
+            forgotten = {
+                **old.about,
+                "before": self._found(run, BEFORE_OLD)["heldout"],
+                "after": after,
+            }
         return {
             "model": self.original.name,
             "sha256": self.original.sha256,
             "random_weights": len(self.original.lacks),
             "heldout": before["heldout"],
             "heldout_by_source": before["heldout_by_source"],
+            "old_text": forgotten,
         }
 
     def outside_rules(self) -> str:
@@ -139,7 +182,20 @@ class Adaptation:
         heldout, losses = heldout_losses(model, rows, mask, device.torch, each=several)
         return heldout, loss_by_source(rows, losses)
 
-    def _before(self, run: RunDir) -> Mapping[str, Any]:
-        """What was measured before training; empty if nothing was."""
-        found = [event for event in read_events(run.path) if event["event"] == BEFORE]
+    def _on(
+        self,
+        old: OldText,
+        model: HuggingFaceMaskedLM,
+        config: RunConfig,
+        corpus: Corpus,
+        device: Device,
+    ) -> dict[str, float]:
+        """Losses on the old text, in rows like those of the new."""
+        most, length = config.data.heldout_rows, corpus.row_length
+        rows = heldout_rows(corpus.tokenizer, old.file, most, length)
+        return self._measured(model, rows, device)[0]
+
+    def _found(self, run: RunDir, name: str) -> Mapping[str, Any]:
+        """The last event of this name; empty if there is none."""
+        found = [event for event in read_events(run.path) if event["event"] == name]
         return found[-1] if found else {}

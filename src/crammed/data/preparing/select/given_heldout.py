@@ -62,15 +62,19 @@ class GivenHeldout:
 
     @classmethod
     def given(
-        cls, heldout: Corpus | Sequence[str], data: DataConfig, folder: Path, progress: Progress
+        cls,
+        heldout: Corpus | Sequence[str],
+        data: DataConfig,
+        folder: Path,
+        progress: Progress,
+        option: str = "--heldout",
     ) -> GivenHeldout:
-        """Those of a corpus, as `of`, or of files, as `read`."""
+        """Those of a corpus, as `of`, or of files, as `read`, which `option` names."""
         if isinstance(heldout, Corpus):
             return cls.of(heldout)
         named = tuple(SourceConfig(path=path) for path in heldout)
-        return cls.read(
-            fetched(data.model_copy(update={"sources": named}), folder, progress), folder
-        )
+        data = fetched(data.model_copy(update={"sources": named}), folder, progress)
+        return cls.read(data, folder, option)
 
     @classmethod
     def of(cls, corpus: Corpus) -> GivenHeldout:
@@ -86,7 +90,7 @@ class GivenHeldout:
         )
 
     @classmethod
-    def read(cls, data: DataConfig, folder: Path) -> GivenHeldout:
+    def read(cls, data: DataConfig, folder: Path, option: str = "--heldout") -> GivenHeldout:
         """All documents of `data.sources`, whose characters are cleaned.
 
         Args:
@@ -110,7 +114,7 @@ class GivenHeldout:
         file = folder / "given-heldout.jsonl.gz"
         write_gzip(file, lines())
         if not sizes:
-            raise InputError(f"--heldout {parts[0].name} holds no text")
+            raise InputError(f"{option} {parts[0].name} holds no text")
         known = tuple(part.fingerprint() for part in parts)
         return cls(file, sha256(file), None, sizes["documents"], sizes["characters"], known)
 

@@ -1,0 +1,98 @@
+"""General text beside one's own: some of it replayed in training, some to measure forgetting on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crammed.config import DataConfig
+from crammed.data.preparing.read.source import open_sources
+from crammed.data.preparing.select.given_heldout import GivenHeldout
+from crammed.errors import InputError
+from crammed.files.folders import new_folder
+from crammed.files.writing import read_json, write_json
+from crammed.runs.directory import RunDir
+from crammed.terminal.progress import Progress
+
+SHARE = 0.1
+"""Share of the text that is replayed, unless it is given."""
+OLD_TEXT = "old-text"
+
+
+@dataclass(frozen=True)
+class Replay:
+    """General text to mix into training.
+
+    Attributes:
+        share: its share of all text, in characters.
+    """
+
+    path: str
+    share: float
+
+    @classmethod
+    def parse(cls, words: str) -> Replay:
+        """Read ``PATH`` or ``PATH:SHARE``.
+
+        Raises:
+            InputError: the share is not between 0 and 1.
+        """
+        path, _, last = words.rpartition(":")
+        try:
+            share = float(last)
+        except ValueError:  # a path with a colon
+            path, share = words, SHARE
+        path = path or words
+        if not 0.0 < share < 1.0:
+            raise InputError(f"--replay {words}: the share must be between 0 and 1, such as 0.1")
+        return cls(path, share)
+
+    def beside(self, data: DataConfig) -> list[dict[str, Any]]:
+        """The sources of `data`, and as much of the beginning of this text as its share takes.
+
+        Raises:
+            InputError: a source cannot be read, or not twice.
+        """
+        for source in data.sources:
+            if source.is_remote or source.path == "-":
+                raise InputError(
+                    f"--replay measures the text first, and {source.path} is not on this machine: "
+                    "copy it into a file, and name that with --data"
+                )
+        parts = [part for source in open_sources(data) for part in source.parts]
+        size = sum(len(text) for part in parts for text in part.documents())
+        most = max(1, round(size * self.share / (1.0 - self.share)))
+        own = [source.model_dump(mode="json") for source in data.sources]
+        return [*own, {"path": self.path, "max_characters": most}]
+
+
+@dataclass(frozen=True)
+class OldText:
+    """Text of the domain that the adapted model comes from, kept in the run.
+
+    Attributes:
+        file: JSON lines with a field ``text``.
+        about: its ``name`` and ``sha256``.
+    """
+
+    file: Path
+    about: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, run: RunDir, path: str | None, progress: Progress) -> OldText | None:
+        """The text that `path` names, or else what the run has; None if there is neither.
+
+        Raises:
+            InputError: the text cannot be read, or there is none.
+        """
+        folder = run.path / OLD_TEXT
+        if path is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            with new_folder(folder) as aside:
+                given = GivenHeldout.given([path], run.config.data, aside, progress, "--old-text")
+                write_json(aside / "about.json", {"name": Path(path).name, "sha256": given.sha256})
+        about = read_json(folder / "about.json")
+        return None if about is None else cls(folder / "given-heldout.jsonl.gz", about)
