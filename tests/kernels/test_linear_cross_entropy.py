@@ -20,11 +20,9 @@ from crammed.kernels.linear_cross_entropy import (
     linear_cross_entropy_reference,
 )
 from crammed.machine.device import Device, choose_device
-from crammed.optim.build import build_optimizer
 from crammed.training import objective
-from crammed.training.build import new_model
+from crammed.training.build import new_model, step_of
 from crammed.training.plan import Update
-from crammed.training.step import TrainStep
 from support.text import tiny
 
 
@@ -80,8 +78,7 @@ def gradients_of(config: RunConfig, device: Device) -> tuple[Tensor, Tensor]:
     """Loss and gradients of one update in two microbatches."""
     device = dataclasses.replace(device, microbatch_rows=4)
     model = new_model(config, 256, device.torch)
-    optimizer = build_optimizer(model, config.optim)
-    step = TrainStep(model, optimizer, config, Specials(0, 1, 2, 3, 4), device)
+    step = step_of(model, config, Specials(0, 1, 2, 3, 4), device)
     draw = torch.Generator().manual_seed(0)
     rows = torch.randint(5, 256, (8, config.data.row_length), generator=draw)
     rows[:, 9] = 3  # where a document ends

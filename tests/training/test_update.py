@@ -15,9 +15,8 @@ from crammed.config.optim import AdamConfig, AdamWConfig
 from crammed.data.masking import Masker
 from crammed.machine.device import Device
 from crammed.optim.build import build_optimizer
-from crammed.training.build import new_model
+from crammed.training.build import new_model, step_of
 from crammed.training.plan import Update
-from crammed.training.step import TrainStep
 from support.steps import SPECIALS, rows_of
 from support.text import tiny
 
@@ -31,7 +30,7 @@ def gradients_with(
 ) -> tuple[float, list[torch.Tensor]]:
     model = new_model(config, 256, device.torch).train()
     small = dataclasses.replace(device, microbatch_rows=microbatch)
-    step = TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, small)
+    step = step_of(model, config, SPECIALS, small)
     loss = step.gradients(rows, update(len(rows)))
     return loss.item(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
@@ -70,7 +69,7 @@ def test_compiled_steps_equal_eager_ones(cpu: Device, count: int) -> None:
     for compiled in (False, True):
         model = new_model(config, 256, cpu.torch).train()
         device = dataclasses.replace(cpu, compile=compiled, microbatch_rows=8)
-        step = TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, device)
+        step = step_of(model, config, SPECIALS, device)
         step.prepare([count], [0.25])
         assert all(p.grad is None for p in model.parameters())  # warming up trains nothing
         loss = step.gradients(rows, update(count))
@@ -93,7 +92,7 @@ def test_clipping_and_rate_reach_the_weights(cpu: Device) -> None:
         )
         model = new_model(config, 256, cpu.torch).train()
         before = [p.detach().clone() for p in model.parameters()]
-        step = TrainStep(model, build_optimizer(model, config.optim), config, SPECIALS, cpu)
+        step = step_of(model, config, SPECIALS, cpu)
         step.gradients(rows, update(6))
         applied = step.apply(500.0)
         assert applied is not None
