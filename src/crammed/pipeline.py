@@ -162,8 +162,8 @@ def _find_tasks(names: Sequence[str], folder: Path | None) -> list[_Tasks]:
 def _corpus_of(
     run: RunDir,
     progress: Progress,
-    choose: Callable[[float], TokenizerConfig] | None,
-    adaptation: Adaptation | None,
+    choose: Callable[[float], TokenizerConfig] | None = None,
+    adaptation: Adaptation | None = None,
 ) -> Corpus:
     """The run's own corpus, prepared if necessary.
 

@@ -231,9 +231,22 @@ def saved(folder: Path, config: Any, **settings: Any) -> Path:
 def test_models_that_fill_no_masks_are_refused(tmp_path: Path) -> None:
     import transformers as t
 
-    small = {"vocab_size": 150, "n_positions": 40, "n_embd": 8, "n_layer": 1, "n_head": 2}
+    small: dict[str, Any] = {
+        "vocab_size": 150,
+        "n_positions": 40,
+        "n_embd": 8,
+        "n_layer": 1,
+        "n_head": 2,
+    }
     gpt = saved(tmp_path / "gpt", t.GPT2Config(**small))
-    shape = {"vocab_size": 150, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+    shape: dict[str, Any] = {
+        "vocab_size": 150,
+        "d_model": 8,
+        "d_kv": 4,
+        "d_ff": 8,
+        "num_layers": 1,
+        "num_heads": 2,
+    }
     t5 = saved(tmp_path / "t5", t.T5Config(**shape))
     for folder, kind in ((gpt, "gpt2"), (t5, "t5")):
         with pytest.raises(InputError, match=f"is a {kind} model, which does not fill masks"):

@@ -25,19 +25,13 @@ def save_family(folder: Path, family: str) -> Path:
 
     tokenizer = word_pieces()
     save_tokenizer(folder, tokenizer, model_max_length=40)
+    shape = ("hidden_size", "num_hidden_layers")
+    values: dict[str, Any] = {k: getattr(configuration("bert", 150), k) for k in shape}
+    values |= {"num_attention_heads": 2, "intermediate_size": 48, "max_position_embeddings": 40}
+    values |= {"relative_attention": True, "position_buckets": 8, "pos_att_type": ["p2c", "c2p"]}
+    values |= {"share_att_key": True, "norm_rel_ebd": "layer_norm", "type_vocab_size": 0}
     config = transformers.DebertaV2Config(
-        **{k: getattr(configuration("bert", 150), k) for k in ("hidden_size", "num_hidden_layers")},
-        num_attention_heads=2,
-        intermediate_size=48,
-        max_position_embeddings=40,
-        vocab_size=tokenizer.get_vocab_size(),
-        relative_attention=True,
-        position_buckets=8,
-        pos_att_type=["p2c", "c2p"],
-        share_att_key=True,
-        norm_rel_ebd="layer_norm",
-        type_vocab_size=0,
-        position_biased_input=False,
+        vocab_size=tokenizer.get_vocab_size(), position_biased_input=False, **values
     )
     transformers.AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
     return folder

@@ -22,6 +22,7 @@ from crammed.training.memory import (
     bytes_per_parameter,
     fitting_rows,
 )
+from crammed.training.objective import MaskedTokens
 from crammed.training.plan import Update
 from crammed.training.step import TrainStep
 from support.steps import SPECIALS
@@ -115,9 +116,9 @@ def limited(step: TrainStep, most: int) -> list[int]:
 
 def recomputes(step: TrainStep) -> bool:
     """Whether all layers do; never only some of them."""
-    found = {
-        module.recompute for module in step.objective.copy.modules() if isinstance(module, Layer)
-    }
+    assert isinstance(step.objective, MaskedTokens)
+    modules = step.objective.copy.modules()
+    found = {module.recompute for module in modules if isinstance(module, Layer)}
     assert len(found) == 1
     return found.pop()
 

@@ -13,6 +13,7 @@ from crammed.config import ModelConfig
 from crammed.machine.device import COMPARES_8_BITS, Device
 from crammed.model.attention import Attention
 from crammed.model.encoder import MaskedLM, initialise
+from crammed.training.objective import MaskedTokens
 from crammed.training.precision import training_copy
 from crammed.training.regions import RegionalEncoder
 from support.steps import rows_of, step_with, update_of
@@ -79,7 +80,8 @@ def test_every_model_computes_the_same_to_the_bit(config: ModelConfig) -> None:
 
 def test_runs_on_a_cpu_are_compiled_as_they_always_were(cpu: Device) -> None:
     step, _ = step_with(cpu, tiny("crammed", "model.layers=1"), compile=True)
-    assert not any(isinstance(each, RegionalEncoder) for each in step._copy.modules())
+    assert isinstance(step.objective, MaskedTokens)
+    assert not any(isinstance(each, RegionalEncoder) for each in step.objective.copy.modules())
 
 
 def test_an_encoder_with_another_mixer_compiles_as_a_whole() -> None:
