@@ -29,7 +29,7 @@ from crammed.evaluation.comparison import compare_models
 from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.finetuning.arrays import Arrays, load_arrays, save_arrays
 from crammed.evaluation.finetuning.jobs import Failures, FinetuneJob, FinetuneSetup, run_jobs
-from crammed.evaluation.folder import default_folder, read_outputs, scores_folder
+from crammed.evaluation.folder import EvaluationFolder, default_folder, read_outputs, scores_folder
 from crammed.evaluation.linear import linear_scores
 from crammed.evaluation.protocol import load_protocol
 from crammed.files.writing import read_json, write_json
@@ -221,6 +221,27 @@ def test_a_failing_task_is_shown_and_the_others_finish(tmp_path: Path, ask: Ask)
     (tmp_path / "cola").rmdir()
     write_task(tmp_path, "cola", rows=40)
     assert "seeds" in tasks_of(evaluate(ask(seeds=1, untrained=False), SILENT))["cola"]
+
+
+def test_scores_say_what_their_folder_is_of_even_if_a_task_failed_at_first(
+    tmp_path: Path, ask: Ask
+) -> None:
+    """The number of threads is settled only when something can be fine-tuned."""
+    write_task(tmp_path, "cola", rows=40)
+    gold = tmp_path / "scores" / "gold"
+    request = ask(seeds=1, untrained=False)
+    evaluate(request, SILENT)
+    whole = (tmp_path / "scores" / "scores.json").read_bytes()
+    shutil.rmtree(tmp_path / "scores")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EvaluationFolder, "save_gold", lambda *_: refuse(gold))
+        assert "failed" in tasks_of(evaluate(request, SILENT))["cola"]
+    evaluate(request, SILENT)
+    assert (tmp_path / "scores" / "scores.json").read_bytes() == whole
+
+
+def refuse(file: Path) -> None:
+    raise InputError(f"{file} cannot be written")
 
 
 def test_a_diverged_model_has_no_score(tmp_path: Path, ask: Ask) -> None:

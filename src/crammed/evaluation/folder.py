@@ -177,10 +177,10 @@ class EvaluationFolder:
         return read_scores(self.path)
 
     def save_suite(self, suite: str, values: dict[str, Any]) -> None:
-        """Save the scores of a suite, keeping those of other suites."""
-        scores = self.scores()
-        scores["suites"][suite] = values
-        write_json(self.path / "scores.json", scores)
+        """Save the scores of a suite with what the folder is of, keeping those of other suites."""
+        suites = {**self.scores()["suites"], suite: values}
+        described = read_json(self.path / "evaluation.json") or {}
+        write_json(self.path / "scores.json", {**described, "suites": suites})
 
 
 def _visible(folder: Path) -> list[Path]:

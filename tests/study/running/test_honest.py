@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -188,6 +189,28 @@ def test_a_run_that_finished_as_its_study_was_killed_counts(
     assert again.arms["slow"].runs == {"0": slow["0"].without("whole_seconds")}
     assert again.arms["plain"] == first.arms["plain"]
     assert sorted(trained) == ["plain-0", "slow-0"]  # each once, in either order
+
+
+def test_a_run_whose_end_was_cut_short_is_ended_when_its_study_goes_on(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill may come between a run's result and the removal of its checkpoints."""
+    trained: list[str] = []
+
+    def ends(run: str) -> Ended:
+        trained.append(run)
+        shutil.rmtree(tmp_path / "out" / run / "checkpoints", ignore_errors=True)
+        return Ended(0, "", "")
+
+    use(monkeypatch, ends)
+    study = load_study(write_study(tmp_path, SLOW), corpus, BUDGET)
+    first = run_study(study, corpus, BUDGET, 1, tmp_path / "out", 1, SILENT)
+    (tmp_path / "out" / "slow-0" / "checkpoints").mkdir()
+    trained.clear()
+    again = run_study(study, corpus, BUDGET, 1, tmp_path / "out", 1, SILENT)
+    assert trained == ["slow-0"]
+    assert not (tmp_path / "out" / "slow-0" / "checkpoints").exists()
+    assert again.arms["plain"] == first.arms["plain"]
 
 
 def test_the_progress_line_tells_how_far_each_run_is(tmp_path: Path) -> None:

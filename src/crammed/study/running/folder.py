@@ -98,8 +98,9 @@ def left_runs(
     for seed in range(seeds):
         for arm in study.arms:
             folder, entry = run_folder(out, arm, seed), arms[arm].runs.get(str(seed))
-            if not (folder / "summary.json").exists():
-                entry = None  # it was removed to train the run again
+            ended = (folder / "summary.json").exists() and not (folder / "checkpoints").exists()
+            if not ended:  # the result was removed to train the run again, or a kill came between
+                entry = None
             scores = entry.scores if entry is not None else {}
             wanted = tuple(judge for judge in judges if judge.lacks(scores))
             if entry is None or wanted:
