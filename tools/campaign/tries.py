@@ -345,7 +345,8 @@ class _Trial:
         """Follow the advice of the line, after which the command must give the same result."""
         damaged = self.tried.damage["file"]
         parts = [part for part in Path(damaged).parts if part not in ("run", "corpus")]
-        if not any(part in said for part in (*parts, str(Path(damaged).parent))):
+        names = any(part in said for part in (*parts, str(Path(damaged).parent)))
+        if not names and (self.link is None or "choose another" not in said):
             raise Failed("unclear", f"{damaged} is damaged, and it says: {said}")
         named = self._do_as_told(said, damaged)
         for outcome in self._type(NOTHING).outcomes:
@@ -368,7 +369,10 @@ class _Trial:
                 target.rename(self.place / "removed")
             else:
                 target.unlink(missing_ok=True)
-            return f"removing {match[1]}"
+            if match[1] not in self.stage.needs:
+                return f"removing {match[1]}"
+            shutil.copytree(self.campaign.templates / match[1], target)
+            return f"making {match[1]} again"
         made = {made.split("/")[0] for made in self.stage.makes}
         if re.search(r"choose another|name another folder|start(ing)? again", said) and top in made:
             (self.world / top).rename(self.place / "moved-aside")
