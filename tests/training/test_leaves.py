@@ -13,7 +13,7 @@ from crammed.config import ModelConfig
 from crammed.machine.device import Device
 from crammed.model.blocks import Linear
 from crammed.model.encoder import MaskedLM
-from crammed.training import step as steps
+from crammed.training import objective
 from crammed.training.float8 import Float8Linear
 from crammed.training.objective import MaskedTokens
 from crammed.training.precision import Found, Leaves, training_copy
@@ -129,7 +129,7 @@ def test_updates_are_those_of_weights_that_are_cast_each_time(
     device = dataclasses.replace(cpu, dtype=dtype, microbatch_rows=4)
     weights = []
     for kind in (_CastEachTime, Leaves):
-        monkeypatch.setattr(steps, "Leaves", kind)
+        monkeypatch.setattr(objective, "Leaves", kind)
         step, model = step_with(device, tiny("crammed"))
         for number in range(3):
             step.gradients(rows_of(12, number), update_of(12, number))
