@@ -80,6 +80,8 @@ def add(
     summary = read_summary(run)
     if summary is None:
         raise InputError(f"{run} holds no finished run")
+    if summary.adapted is not None:
+        raise InputError(f"{run} adapted {summary.adapted.model}: records are of runs from scratch")
     folder = corpus or run / "corpus"
     manifest = read_json(folder / "manifest.json")
     if manifest is None:

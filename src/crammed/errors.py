@@ -1,5 +1,7 @@
 """Errors meant for the user, each with its exit code."""
 
+from __future__ import annotations
+
 
 class CrammedError(Exception):
     """Base of every deliberate stop; its message is one line that says what to do instead.
@@ -18,6 +20,11 @@ class InputError(CrammedError):
     """The input is wrong or something is missing: a value, a file, a folder, an extra."""
 
     exit_code = 2
+
+    def within(self, place: str) -> InputError:
+        """The same, with where it is in front; its lines stay lines."""
+        first, *others = self.args
+        return InputError(f"{place}: {first}", *others)
 
 
 class RanksDiffer(InputError):

@@ -191,11 +191,7 @@ def _export(
 
 
 def _training(
-    run: RunDir,
-    corpus: Corpus,
-    device: Device,
-    trained: Trained,
-    heldout: dict[str, float],
+    run: RunDir, corpus: Corpus, device: Device, trained: Trained, heldout: dict[str, float]
 ) -> Training:
     """What training did, on which corpus, and the held-out loss."""
     config, work = run.config, trained.work

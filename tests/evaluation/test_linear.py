@@ -89,6 +89,28 @@ def test_a_class_that_training_lacks_is_never_predicted() -> None:
     assert 60.0 < scores("classification", train, scored)["mine"] < 70.0
 
 
+def test_rows_that_are_sorted_by_class() -> None:
+    """Those that choose the strength, or those before them, may be of one class alone."""
+    train, scored = rows("classification", 120, 1), rows("classification", 60, 2)
+    late = [
+        Rows(each.texts, (np.arange(len(each)) >= 0.9 * len(each)).astype(np.float32))
+        for each in (train, scored)
+    ]
+    assert scores("classification", *late)["mine"] > 80.0
+
+
+def test_text_without_words_has_no_score() -> None:
+    blank = [Rows([("?!",)] * 12, np.arange(12, dtype=np.float32) % 3) for _ in range(2)]
+    assert scores("classification", *blank) == {}
+
+
+def test_nobody_is_warned_of_labels_without_rows(recwarn: pytest.WarningsRecorder) -> None:
+    train, scored = rows("multi-label", 120, 1), rows("multi-label", 60, 2)
+    train.labels[:, 0] = 0.0
+    assert "mine" in scores("multi-label", train, scored)
+    assert not recwarn.list
+
+
 def test_two_texts_are_compared() -> None:
     """Whether a pair shares its middle word: no single word tells."""
     draw = random.Random(5)

@@ -1,16 +1,24 @@
 from __future__ import annotations
 
+import io
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from crammed.errors import InputError
+from crammed.evaluation.evaluation import evaluate
+from crammed.evaluation.folder import read_outputs
 from crammed.evaluation.submission import write_submission
 from crammed.tasks.task import Suite, load_suite
+from crammed.terminal.progress import SILENT
+from support.evaluation import Ask, tasks_of
+from support.tasks import write_task
 
 GLUE = {
     "CoLA.tsv": ("0", "1"),
@@ -153,3 +161,59 @@ def test_a_submission_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
             load_suite("glue"), {"RTE.tsv": ([0], np.eye(2))}, GLUE, tmp_path / "glue.zip"
         )
     assert not list(tmp_path.iterdir())
+
+
+def test_a_submission_holds_what_the_median_seed_predicts(tmp_path: Path, ask: Ask) -> None:
+    write_task(tmp_path, "cola", rows=40)
+    rows = [{"sentence": f"harbour number {n}", "idx": n} for n in range(7)]
+    (tmp_path / "cola" / "test.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    before = evaluate(ask(seeds=3, untrained=False), SILENT)
+    archive = tmp_path / "submission.zip"
+    after = evaluate(ask(seeds=3, untrained=False, submission=archive), SILENT)
+    assert tasks_of(before) == tasks_of(after)
+    assert (after["submission"], after["max_length"]) == (str(archive), 32)
+    assert {"RTE.tsv", "AX.tsv", "CoLA.tsv (7 rows instead of 1063)"} <= set(after["missing"])
+    seeds = tasks_of(after)["cola"]["seeds"]
+    middle = seeds.index(sorted(seeds)[1])
+    outputs = outputs_on_test(tmp_path / "scores", middle)
+    with zipfile.ZipFile(archive) as files:
+        assert files.namelist() == ["CoLA.tsv"]
+        lines = files.read("CoLA.tsv").decode().splitlines()
+    assert lines[0] == "index\tprediction"
+    assert lines[1:] == [f"{n}\t{best}" for n, best in enumerate(outputs.argmax(1))]
+
+
+def outputs_on_test(folder: Path, seed: int) -> NDArray[np.float32]:
+    """Outputs of the model with that seed on CoLA's test split, [R, 2]."""
+    found = read_outputs(folder, "glue", "cola", seed)
+    (name,) = (name for name in found if name.startswith("test/CoLA.tsv/"))
+    return found[name]
+
+
+def test_test_rows_that_changed_are_predicted_again(tmp_path: Path, ask: Ask) -> None:
+    write_task(tmp_path, "cola", rows=40)
+    write_task(tmp_path, "sst2", rows=40)
+    rows = [{"sentence": text, "idx": n} for n, text in enumerate(["a harbour", "garden", "b"])]
+    file = tmp_path / "cola" / "test.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    archive, folder = tmp_path / "submission.zip", tmp_path / "scores"
+    request = ask(seeds=1, untrained=False, submission=archive)
+    evaluate(request, SILENT)
+    before, written = outputs_on_test(folder, 0), archive.read_bytes()
+    file.write_text("".join(json.dumps(row) + "\n" for row in reversed(rows)))
+    # If they are not asked for, neither they nor their old outputs cause fine-tuning again.
+    done = folder / "predictions/glue/cola/trained-0.npz"
+    at = done.stat().st_mtime_ns
+    evaluate(ask(seeds=1, untrained=False), SILENT)
+    evaluate(replace(request, tasks=("sst2",)), SILENT)
+    assert done.stat().st_mtime_ns == at
+    assert archive_rows(archive) == archive_rows(io.BytesIO(written))
+    evaluate(request, SILENT)
+    np.testing.assert_allclose(outputs_on_test(folder, 0), before[::-1], atol=1e-5)
+    assert [row[0] for row in archive_rows(archive)] == ["2", "1", "0"]
+
+
+def archive_rows(archive: Any) -> list[list[str]]:
+    """Rows of the submission's CoLA.tsv."""
+    with zipfile.ZipFile(archive) as files:
+        return [line.split("\t") for line in files.read("CoLA.tsv").decode().splitlines()[1:]]

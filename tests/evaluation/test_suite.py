@@ -1,4 +1,4 @@
-"""A suite of tasks from data to scores: kept, resumed, compared, submitted."""
+"""A suite of tasks from data to scores: kept, resumed, compared."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ import re
 import shutil
 import signal
 import sys
-import zipfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from crammed.config import Protocol
 from crammed.data.corpus import Corpus
@@ -369,62 +366,6 @@ def test_two_models_are_compared_pair_by_pair(tmp_path: Path, ask: Ask, corpus: 
     has = "no scores of swag, but it has scores of glue: add --suite glue, or evaluate that model"
     with pytest.raises(InputError, match=has):
         compare_models(one, two, "swag")
-
-
-def test_a_submission_holds_what_the_median_seed_predicts(tmp_path: Path, ask: Ask) -> None:
-    write_task(tmp_path, "cola", rows=40)
-    rows = [{"sentence": f"harbour number {n}", "idx": n} for n in range(7)]
-    (tmp_path / "cola" / "test.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    before = evaluate(ask(seeds=3, untrained=False), SILENT)
-    archive = tmp_path / "submission.zip"
-    after = evaluate(ask(seeds=3, untrained=False, submission=archive), SILENT)
-    assert tasks_of(before) == tasks_of(after)
-    assert (after["submission"], after["max_length"]) == (str(archive), 32)
-    assert {"RTE.tsv", "AX.tsv", "CoLA.tsv (7 rows instead of 1063)"} <= set(after["missing"])
-    seeds = tasks_of(after)["cola"]["seeds"]
-    middle = seeds.index(sorted(seeds)[1])
-    outputs = outputs_on_test(tmp_path / "scores", middle)
-    with zipfile.ZipFile(archive) as files:
-        assert files.namelist() == ["CoLA.tsv"]
-        lines = files.read("CoLA.tsv").decode().splitlines()
-    assert lines[0] == "index\tprediction"
-    assert lines[1:] == [f"{n}\t{best}" for n, best in enumerate(outputs.argmax(1))]
-
-
-def outputs_on_test(folder: Path, seed: int) -> NDArray[np.float32]:
-    """Outputs of the model with that seed on CoLA's test split, [R, 2]."""
-    found = read_outputs(folder, "glue", "cola", seed)
-    (name,) = (name for name in found if name.startswith("test/CoLA.tsv/"))
-    return found[name]
-
-
-def test_test_rows_that_changed_are_predicted_again(tmp_path: Path, ask: Ask) -> None:
-    write_task(tmp_path, "cola", rows=40)
-    write_task(tmp_path, "sst2", rows=40)
-    rows = [{"sentence": text, "idx": n} for n, text in enumerate(["a harbour", "garden", "b"])]
-    file = tmp_path / "cola" / "test.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    archive, folder = tmp_path / "submission.zip", tmp_path / "scores"
-    request = ask(seeds=1, untrained=False, submission=archive)
-    evaluate(request, SILENT)
-    before, written = outputs_on_test(folder, 0), archive.read_bytes()
-    file.write_text("".join(json.dumps(row) + "\n" for row in reversed(rows)))
-    # If they are not asked for, neither they nor their old outputs cause fine-tuning again.
-    done = folder / "predictions/glue/cola/trained-0.npz"
-    at = done.stat().st_mtime_ns
-    evaluate(ask(seeds=1, untrained=False), SILENT)
-    evaluate(replace(request, tasks=("sst2",)), SILENT)
-    assert done.stat().st_mtime_ns == at
-    assert archive_rows(archive) == archive_rows(io.BytesIO(written))
-    evaluate(request, SILENT)
-    np.testing.assert_allclose(outputs_on_test(folder, 0), before[::-1], atol=1e-5)
-    assert [row[0] for row in archive_rows(archive)] == ["2", "1", "0"]
-
-
-def archive_rows(archive: Any) -> list[list[str]]:
-    """Rows of the submission's CoLA.tsv."""
-    with zipfile.ZipFile(archive) as files:
-        return [line.split("\t") for line in files.read("CoLA.tsv").decode().splitlines()[1:]]
 
 
 def test_an_evaluation_that_is_killed_goes_on(tmp_path: Path, ask: Ask, model: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import io
 import itertools
+import json
 import os
 import signal
 import socket
@@ -195,6 +196,15 @@ def test_when_one_dies_the_other_ends_and_both_go_on(
     train(corpus, out, 2, *words)
     resumed = [e for e in read_lines(out / "events.jsonl") if e["event"] == "resume"]
     assert [event["update"] for event in resumed] == [6]  # whose weights were compared
+
+
+def test_the_threads_of_a_connection_cannot_abort_the_end(tmp_path: Path, corpus: Corpus) -> None:
+    """Those of one that has done its work may still wait when the others have ended."""
+    aborting = prepared("import atexit, os; atexit.register(os.abort)")
+    with group(corpus, tmp_path / "run", [aborting] * 2, "--budget=1updates") as members:
+        ends = [member.communicate(timeout=PATIENCE) for member in members]
+    assert [member.returncode for member in members] == [0, 0], ends
+    assert json.loads(ends[0][0].splitlines()[-1])  # nothing that was printed is lost
 
 
 OTHER_WEIGHTS = """

@@ -15,7 +15,7 @@ import yaml
 from crammed.config.yamlfile import Loader
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.files.writing import write_json
+from crammed.files.writing import read_json, write_json
 from crammed.machine.device import Device
 from crammed.pretraining import train_and_export
 from crammed.rules.recipe import load_config
@@ -134,6 +134,19 @@ def test_a_study_keeps_what_its_runs_score_on_documents_by_themselves(copy: Path
     first, second = page.read_text("utf-8").splitlines()[3:5]
     assert first.startswith("| document | 3 | 3.910 ± 0.010 | -0.200 (")
     assert second == "| row | 3 | 4.110 ± 0.010 |  |  | 4.010 ± 0.010 |  |  |"
+
+
+def test_an_adapted_run_is_no_record(copy: Path, corpus: Corpus, cpu: Device) -> None:
+    with RunDir.open(copy / "run", tiny("crammed", budget={"limit": "2updates"})) as run:
+        train_and_export(run, corpus, cpu, SILENT)
+    summary = read_json(copy / "run" / "summary.json")
+    assert summary is not None
+    adapted = {"model": "somebody's", "sha256": "ab" * 32, "random_weights": 0}
+    adapted["heldout"] = summary["heldout"]
+    write_json(copy / "run" / "summary.json", {**summary, "adapted": adapted})
+    with pytest.raises(InputError, match="adapted somebody's: records are of runs from scratch"):
+        records.add(copy / "run", copy / "record", "typed", corpus=corpus.path)
+    assert not (copy / "record").exists()
 
 
 @pytest.mark.parametrize("verb", ["add", "study"])

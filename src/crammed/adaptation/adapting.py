@@ -167,7 +167,7 @@ class Adaptation:
 
     def outside_rules(self) -> str:
         """Why the run does not count as one of Cramming."""
-        return f"adapted from {self.original.name}, a model trained by others on other text"
+        return f"adapted from {self.original.name}, whose own training is not counted"
 
     def finished(self, model: HuggingFaceMaskedLM, corpus: Corpus) -> Adapted:
         """The model, once its training has ended."""

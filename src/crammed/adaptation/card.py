@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from crammed.adaptation.original import Original
-from crammed.export.card import figures, usage
+from crammed.export.card import FRONT_MATTER, figures, usage
 from crammed.runs.summary import Training
 
 
@@ -14,15 +14,10 @@ def model_card(original: Original, training: Training, mask: str) -> str:
     before = adapted.heldout["loss@0.15"]
     return "\n".join(
         [
-            "---",
-            "library_name: transformers",
-            "pipeline_tag: fill-mask",
-            "tags: [crammed, masked-language-model]",
-            "---",
-            "",
+            *FRONT_MATTER,
             f"# {original.name}, adapted",
             "",
-            f"{original.name} ({original.backbone.parameters:,} parameters) was trained by others; "
+            f"{original.name} ({original.backbone.parameters:,} parameters) was trained before; "
             "its masked-language modelling was continued on other text, with its own tokenizer, on "
             f"rows of {training_rows(training)} tokens. Its licence and limits apply.",
             "",

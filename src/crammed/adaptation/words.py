@@ -18,7 +18,7 @@ def described(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """
     if (adapted := summary.get("adapted")) is None:
         return
-    words = f"{adapted['model']} ({adapted['sha256'][:16]}), a model trained by others"
+    words = f"{adapted['model']} ({adapted['sha256'][:16]}), which was trained before"
     if count := adapted["random_weights"]:
         lost = counted(count, "tensor")
         words += f"; {lost} of its masked-language-model head were missing and began at random"

@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from types import FrameType
 from typing import Annotated, Any, TextIO, cast
@@ -18,7 +18,7 @@ import typer
 from crammed import __version__
 from crammed.cli import adapting, corpora, machine, models, planning, studies, training
 from crammed.cli.usage import UsageError, in_one_line, refuse_spaces
-from crammed.errors import CrammedError, InputError, Interrupted, PeerLost
+from crammed.errors import CrammedError, InputError, Interrupted
 from crammed.terminal.quiet import silence, visible
 from crammed.terminal.stopping import SAID, follow_starter, importing, leave, stop_signals
 
@@ -200,8 +200,20 @@ def _run(verb: str) -> None:
 def main() -> None:
     """Run a verb; an error becomes one line on standard error and an exit code."""
     _open_closed_streams()
-    verb = sys.argv[1] if len(sys.argv) > 1 else ""
     sys.stdout = cast(TextIO, _Output(sys.stdout))
+    code = _outcome(sys.argv[1] if len(sys.argv) > 1 else "")
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        # One of several that train together: their connections' threads may still wait for one
+        # that has ended, and would abort a normal exit.
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, CrammedError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _outcome(verb: str) -> int:
+    """Run a verb, and say how it ended; returns the exit code."""
     try:
         _refuse_places(sys.argv[1:])
         try:
@@ -211,25 +223,22 @@ def main() -> None:
             _run(verb)
         finally:
             _leave()
-    except PeerLost as error:
-        _say(error)
-        sys.stderr.flush()
-        os._exit(error.exit_code)  # threads waiting for the lost process would abort a normal exit
     except CrammedError as error:
         _say(error)
-        sys.exit(error.exit_code)
+        return error.exit_code
     except OSError as error:  # a fault of the machine, wherever it occurred
         from crammed.files.faults import failing
 
         _say(failing(error))
-        sys.exit(InputError.exit_code)
+        return InputError.exit_code
     except (MemoryError, ImportError) as error:
         if isinstance(error, ImportError) and "failed to map segment" not in str(error):
             raise
         _say("memory ran out: raise its limit (ulimit -v), or end other processes")
-        sys.exit(InputError.exit_code)
+        return InputError.exit_code
     except BaseException as error:
         if isinstance(error, SystemExit) or not _Interrupt.raised:
             raise  # known by a flag: libraries in C turn an interrupt into errors of their own
         _say(f"{SAID}, and the same command continues from there" if verb in _GO_ON else SAID)
-        sys.exit(Interrupted.exit_code)
+        return Interrupted.exit_code
+    return 0

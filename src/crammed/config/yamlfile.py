@@ -175,8 +175,9 @@ def validated(section: type[S], values: Mapping[str, Any], origin: str = "") -> 
         return section.model_validate(dict(values) if isinstance(values, Mapping) else values)
     except ValidationError as error:
         faults = [_explain(fault, section) for fault in error.errors(include_url=False)]
-        text = "\n  ".join((f"{len(faults)} faults:", *faults)) if faults[1:] else faults[0]
-        raise InputError(f"{origin}: {text}" if origin else text) from error
+        faults = [f"{len(faults)} faults:", *faults][len(faults) < 2 :]
+        found = InputError(*faults)
+        raise (found.within(origin) if origin else found) from error
 
 
 def _explain(fault: ErrorDetails, root: type[BaseModel]) -> str:

@@ -8,6 +8,7 @@ strength of the regularisation is that which does best on a fifth of the trainin
 from __future__ import annotations
 
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,8 @@ _LOOKED_AT = 200
 def linear_scores(task: Task, data: TaskData) -> dict[str, float]:
     """The linear model's score on each labelled split, in percent; none for kind tokens.
 
-    It is trained on the first `MOST_ROWS` training rows. A score that is undefined is left out.
+    It is trained on the first `MOST_ROWS` training rows. A score that is undefined is left out, and
+    so are all if no text has a word.
 
     Raises:
         InputError: scikit-learn is not installed.
@@ -38,23 +40,28 @@ def linear_scores(task: Task, data: TaskData) -> dict[str, float]:
         return {}
     import_extra("sklearn", "linear", "TF-IDF with a linear model")
     train = _part(data.train, 0, min(len(data.train), MOST_ROWS))
-    vectorizer = _vectorizer(train).fit([text for texts in train.texts for text in texts])
+    try:
+        vectorizer = _vectorizer(train).fit([text for texts in train.texts for text in texts])
+    except ValueError:  # nothing to weigh
+        return {}
     first = next(iter(data.scored))
     cut = len(train) - max(1, len(train) // 5)
     beginning, end = _part(train, 0, cut), _part(train, cut, len(train))
-    judged = {
-        strength: _score(
-            task, first, data, _outputs(vectorizer, task, data, beginning, end, strength), end
-        )
-        for strength in _STRENGTHS
-    }
-    best = max(_STRENGTHS, key=lambda strength: judged[strength])
-    found = {}
-    for name, rows in data.scored.items():
-        outputs = _outputs(vectorizer, task, data, train, rows, best)
-        if np.isfinite(score := _score(task, name, data, outputs, rows)):
-            found[name] = score
-    return found
+    with catch_warnings():
+        simplefilter("ignore")  # of labels that no row has, and of steps that did not suffice
+        judged = {
+            strength: _score(
+                task, first, data, _outputs(vectorizer, task, data, beginning, end, strength), end
+            )
+            for strength in _STRENGTHS
+        }
+        best = max(_STRENGTHS, key=lambda strength: judged[strength])
+        outputs = {
+            name: _outputs(vectorizer, task, data, train, rows, best)
+            for name, rows in data.scored.items()
+        }
+    scores = {n: _score(task, n, data, outputs[n], rows) for n, rows in data.scored.items()}
+    return {name: score for name, score in scores.items() if np.isfinite(score)}
 
 
 def _score(task: Task, name: str, data: TaskData, outputs: Outputs, rows: Rows) -> float:
@@ -111,6 +118,10 @@ def _outputs(
     if task.kind == "multi-label":
         several = OneVsRestClassifier(model).fit(given, train.labels)
         return 2.0 * np.asarray(several.predict_proba(wanted)) - 1.0  # above 0 for yes
+    if len(found := np.unique(train.labels)) == 1:  # as in part of rows that are sorted
+        outputs = np.zeros((len(rows), data.outputs))
+        outputs[:, int(found[0])] = 1.0
+        return outputs
     model.fit(given, train.labels)
     return _of_all_classes(model.decision_function(wanted), model.classes_, data.outputs)
 

@@ -9,6 +9,14 @@ from crammed.model.trained import TrainedModel
 from crammed.quantity import counted
 from crammed.runs.summary import Training
 
+FRONT_MATTER = (
+    "---",
+    "library_name: transformers",
+    "pipeline_tag: fill-mask",
+    "tags: [crammed, masked-language-model]",
+    "---",
+    "",
+)
 _USE = """```python
 from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
 
@@ -29,12 +37,7 @@ def model_card(final: TrainedModel, format: str, training: Training | None) -> s
     config = final.config
     mask = str(final.tokenizer.id_to_token(Specials.of(final.tokenizer).mask))
     lines = [
-        "---",
-        "library_name: transformers",
-        "pipeline_tag: fill-mask",
-        "tags: [crammed, masked-language-model]",
-        "---",
-        "",
+        *FRONT_MATTER,
         "# A language encoder trained from scratch within a budget",
         "",
         f"{parameters(config, final.vocab_size):,} parameters, {config.layers} layers of width "

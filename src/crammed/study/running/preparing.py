@@ -246,7 +246,9 @@ def _of_arm(arm: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(f"arm {arm}: {error}" if arm else str(error)) from error
+        if not arm:
+            raise
+        raise error.within(f"arm {arm}") from error
 
 
 def _vocabulary(

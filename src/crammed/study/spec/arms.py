@@ -120,7 +120,7 @@ def read_study(name: str) -> Study:
     try:
         check_names(study.arms, study.budgets)
     except InputError as error:
-        raise InputError(f"study {name}: {error}") from error
+        raise error.within(f"study {name}") from error
     return _located(study, Path(name).parent)
 
 
@@ -175,7 +175,7 @@ def load_study(
             fixed = corpora.fixed(study.words(arm), budget)
             arms[arm], made[arm] = _arm(study, arm, base, fixed, chosen)
         except InputError as error:
-            raise InputError(f"study {name}, arm {arm}: {error}") from error
+            raise error.within(f"study {name}, arm {arm}") from error
     # What an arm changes may be the recipe's own value, or that of another arm by other words.
     trained = {made[arm]: arm for arm in (*reversed(arms), study.baseline)}
     arms = {arm: words for arm, words in arms.items() if trained[made[arm]] == arm}
