@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from crammed.config import ModelConfig
 from crammed.data.tokenization.tokenizer import Specials
@@ -20,6 +21,7 @@ from crammed.export.card import model_card
 from crammed.files.folders import check_vacant, new_folder
 from crammed.files.scratch import scratch_folder
 from crammed.files.writing import write_json
+from crammed.model.blocks import Linear
 from crammed.model.trained import TrainedModel, save_weights
 from crammed.runs.summary import Training
 from crammed.terminal.quiet import quiet_transformers
@@ -76,14 +78,15 @@ def export(
     """
     check_vacant(out, "--to")
     chosen, reasons = _choose(final, wanted)
+    weights = {**final.weights, **initial_pooler(final.config)}
     with new_folder(out) as folder:
         if chosen == "custom":
-            config, weights = _custom_config(final), final.weights
+            config = _custom_config(final)
             write_custom_code(folder)
         else:
             kind = native.FORMATS[chosen]
             config = kind.config(final.config, final.vocab_size)
-            weights = kind.weights(final.weights, final.config)
+            weights = kind.weights(weights, final.config)
         ids = native.special_ids(Specials.of(final.tokenizer))
         write_json(folder / "config.json", {**config, **ids})
         save_weights(folder / "model.safetensors", weights, format="pt")
@@ -105,6 +108,20 @@ def _choose(final: TrainedModel, wanted: Format) -> tuple[str, list[str]]:
         if wanted == "auto":
             reasons.append(f"not {name}: {'; '.join(obstacles)}")
     return "custom", reasons
+
+
+def initial_pooler(config: ModelConfig) -> dict[str, Tensor]:
+    """The parameters of a new pooler, always the same; none if classifiers have no pooler.
+
+    Pretraining has no pooler. If the export had none either, everyone who loads it for a classifier
+    would get another one, which adapters such as LoRA do not save.
+    """
+    if config.classifier != "pooler":
+        return {}
+    width = config.pooler_width or config.width
+    pooler = Linear(config.width, width, device="meta").to_empty(device="cpu")  # draws nothing
+    pooler.start(config.init_std, torch.Generator().manual_seed(0))
+    return {f"pooler.{name}": parameter.detach() for name, parameter in pooler.named_parameters()}
 
 
 def _custom_config(final: TrainedModel) -> dict[str, Any]:
@@ -147,7 +164,8 @@ def _write_tokenizer(final: TrainedModel, folder: Path) -> None:
     final.tokenizer.save(str(folder / "tokenizer.json"))
     names = Specials.of(final.tokenizer).names(final.tokenizer)
     specials = {f"{part}_token": name for part, name in names.items()}
-    types = ["token_type_ids"] if final.config.token_types else []
+    # Texts of a pair differ in type, so a model with a single type must not get any.
+    types = ["token_type_ids"] if final.config.token_types > 1 else []
     write_json(folder / "special_tokens_map.json", specials)
     write_json(
         folder / "tokenizer_config.json",

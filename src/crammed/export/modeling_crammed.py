@@ -61,6 +61,8 @@ class CrammedPreTrainedModel(PreTrainedModel):
 
     config_class = CrammedConfig
     base_model_prefix = "base"
+    # An export holds these for the classes that read them; others load it without a report.
+    _keys_to_ignore_on_load_unexpected = (r"^decoder_bias$", r"^head\.", r"^pooler\.")
     supports_gradient_checkpointing = True
     gradient_checkpointing = False
     _supports_sdpa = True

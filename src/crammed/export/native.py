@@ -225,6 +225,7 @@ def bert_weights(weights: dict[str, Tensor], config: ModelConfig) -> dict[str, T
         "head.dense.": "cls.predictions.transform.dense.",
         "head.norm.": "cls.predictions.transform.LayerNorm.",
         "decoder_bias": "cls.predictions.bias",
+        "pooler.": "bert.pooler.dense.",
     }
     for n in range(config.layers):
         ours, theirs = f"encoder.layers.{n}.", f"bert.encoder.layer.{n}."

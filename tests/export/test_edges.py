@@ -1,0 +1,66 @@
+"""Exports hold where people use them otherwise than we do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from crammed.export.huggingface import export
+from support.models import untrained, word_pieces
+from support.variants import configuration
+
+RECIPES = ("crammed", "bert-base", "crammed-2022", "izsak")
+
+
+def exported(folder: Path, recipe: str, **fields: Any) -> Path:
+    final = untrained(word_pieces(), configuration(recipe, dropout=0.0, **fields))
+    return export(final, folder / f"{recipe}-export").path
+
+
+def load(folder: Path, head: str, seed: int = 1, **options: Any) -> Any:
+    import transformers
+
+    torch.manual_seed(seed)
+    loader = getattr(transformers, f"Auto{head}")
+    return loader.from_pretrained(folder, trust_remote_code=True, **options)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_only_the_classifier_of_a_loaded_model_is_random(tmp_path: Path, recipe: str) -> None:
+    """So adapters such as LoRA, which save it and themselves, find the rest again."""
+    folder, again = exported(tmp_path, recipe), exported(tmp_path / "again", recipe)
+    saved = "model.safetensors"
+    assert (folder / saved).read_bytes() == (again / saved).read_bytes()
+    first, second = (
+        load(folder, "ModelForSequenceClassification", seed).state_dict() for seed in (1, 2)
+    )
+    differing = {name for name, weight in first.items() if not torch.equal(weight, second[name])}
+    assert differing == {"classifier.weight"}
+    poolers = [weight for name, weight in first.items() if "pooler" in name and weight.ndim > 1]
+    assert len(poolers) == (recipe != "crammed")
+    for weight in poolers:
+        assert weight.std().item() == pytest.approx(0.02, rel=0.1)
+
+
+@pytest.mark.parametrize("recipe", ["crammed-2022", "izsak"])
+@pytest.mark.parametrize("head", ["Model", "ModelForMaskedLM", "ModelForTokenClassification"])
+def test_custom_code_reports_no_weights_that_a_class_has_no_use_for(
+    tmp_path: Path, recipe: str, head: str
+) -> None:
+    folder = exported(tmp_path, recipe)
+    _, info = load(folder, head, output_loading_info=True)
+    assert not info["unexpected_keys"]
+    assert all(name.startswith("classifier.") for name in info["missing_keys"])
+
+
+@pytest.mark.parametrize("recipe", ["bert-base", "crammed-2022"])
+def test_pairs_of_texts_do_without_types_where_there_is_only_one(
+    tmp_path: Path, recipe: str
+) -> None:
+    folder = exported(tmp_path, recipe, token_types=1)
+    pair = load(folder, "Tokenizer")("The red fox", "counts", return_tensors="pt")
+    assert pair.keys() == {"input_ids", "attention_mask"}
+    assert load(folder, "Model")(**pair)[0].isfinite().all()
