@@ -131,7 +131,7 @@ def _case(metric: Metric, draw: np.random.Generator) -> tuple[Any, Rows, tuple[s
     truth = draw.integers(0 if groups else -1, classes, size=count)
     return (
         logits(np.maximum(0, truth), classes) + draw.random((count, classes)),
-        rows_of(truth, groups=groups),
+        rows_of(truth, groups=groups, positive=int(draw.integers(2))),
         (),
     )
 
@@ -154,7 +154,8 @@ def _resampled(outputs: Any, rows: Rows, weights: Any) -> tuple[Any, Rows]:
                 picked.extend(at)
                 groups.append(f"{rows.groups[row]}/{copy}" if rows.groups else "")
     groups = groups if rows.groups else []
-    return outputs[picked], Rows(texts, np.asarray(labels, np.float32), groups=groups)
+    values = np.asarray(labels, np.float32)
+    return outputs[picked], Rows(texts, values, groups=groups, positive=rows.positive)
 
 
 @pytest.mark.parametrize("metric", get_args(Metric))

@@ -47,7 +47,7 @@ def test_a_score_says_everything_about_its_number() -> None:
     assert len(medians) == RESAMPLES
     f1 = [measure("f1", each, rows_of(TRUTH), ()) for each in trained]
     accuracy = [measure("accuracy", each, rows_of(TRUTH), ()) for each in trained]
-    assert score["metric"] == "f1"
+    assert score["metric"] == "f1 of yes"
     assert score["seeds"] == f1
     assert score["median"] == statistics.median(f1)
     assert score["spread"] == max(f1) - min(f1)
@@ -108,6 +108,34 @@ def test_a_score_of_several_metrics_is_their_mean() -> None:
     assert score["metric"] == "accuracy and macro-f1"
     assert set(score["also"]) == {"accuracy", "macro-f1"}
     assert score["median"] == pytest.approx(statistics.fmean(score["also"].values()))
+
+
+@pytest.mark.parametrize(
+    ("labels", "positive", "words"),
+    [
+        (("no", "yes"), None, "f1 of yes"),
+        (("no", "yes"), "no", "f1 of no"),
+        (("0", "1"), None, "f1"),
+        (("0", "1"), "0", "f1 of 0"),
+    ],
+)
+def test_f1_names_its_class_unless_that_is_1(
+    labels: tuple[str, str], positive: str | None, words: str
+) -> None:
+    task = MRPC.model_copy(update={"positive": positive, "also": ("group-f1", "accuracy")})
+    place = labels.index(positive or labels[1])
+    rows = rows_of(TRUTH, positive=place, groups=[str(n) for n in range(300)])
+    data = TaskData(rows_of([0] * 100), {"mrpc": rows}, {}, labels, "0" * 64)
+    outputs = seeds_of(TRUTH, 0.8, 1)
+    score, _ = score_json(task, "mrpc", outputs, [], data, {})
+    turned = measure(
+        "f1", outputs[0] if place else outputs[0][:, ::-1], rows_of(place == TRUTH), ()
+    )
+    assert score["metric"] == words
+    assert score["median"] == turned
+    assert list(score["also"]) == [f"group-{words}", "accuracy"]
+    failed = failed_json(task, "mrpc", "so")["metric"]
+    assert failed == ("f1" if positive is None else words)
 
 
 def test_an_undefined_score_is_a_failure_with_a_reason() -> None:

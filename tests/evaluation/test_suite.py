@@ -29,10 +29,12 @@ from crammed.evaluation.finetuning.jobs import Failures, FinetuneJob, FinetuneSe
 from crammed.evaluation.folder import EvaluationFolder, default_folder, read_outputs, scores_folder
 from crammed.evaluation.linear import linear_scores
 from crammed.evaluation.protocol import load_protocol
+from crammed.evaluation.scores.table import score_tables
 from crammed.files.writing import read_json, write_json
 from crammed.tasks.read import read_task
 from crammed.tasks.task import load_suite
 from crammed.terminal.progress import SILENT, Progress
+from crammed.terminal.table import show
 from support.command import PATIENCE, started, wait_for
 from support.evaluation import Ask, make_model, tasks_of
 from support.tasks import write_task
@@ -112,6 +114,45 @@ def test_a_linear_model_stands_beside_each_score(
     found = evaluate(ask(seeds=1, untrained=False), Progress(said))
     assert "linear" not in tasks_of(found)["cola"]
     assert said.getvalue().count("pip install 'crammed[linear]'") == 1
+
+
+def test_another_positive_class_scores_what_was_fine_tuned(
+    tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model of TF-IDF is scored again, too, and scores of different classes do not compare."""
+    suite_file, data = tmp_path / "mine.yaml", tmp_path / "data"
+    data.mkdir()
+    lines = [{"text": f"row {n}", "label": ("[ham]", "spam")[n % 3 > 0]} for n in range(40)]
+    for split in ("train", "validation"):
+        (data / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    request = ask(suite=str(suite_file), data=str(data), seeds=1)
+
+    def scored(**fields: str) -> tuple[dict[str, Any], str]:
+        task = {"text": "text", "metric": "f1", "also": "accuracy", **fields}
+        suite_file.write_text(json.dumps({"tasks": {"mail": task}}))
+        said = io.StringIO()
+        return evaluate(request, Progress(said))["suites"]["mine"]["tasks"]["mail"], said.getvalue()
+
+    spam, said = scored()
+    note = "note  mail: f1 of spam, the second label in order; for the other one, add positive: "
+    assert f"{note}[ham]\n" in said
+    assert spam["metric"] == "f1 of spam"
+    shutil.copytree(tmp_path / "scores", tmp_path / "before")
+    monkeypatch.setattr(suite, "run_jobs", lambda jobs, *_: dict.fromkeys(jobs, "fine-tuned again"))
+    ham, said = scored(positive="[ham]")
+    assert "note" not in said
+    assert ham["metric"] == "f1 of [ham]"
+    assert ham["also"] == spam["also"]
+    assert ham["linear"] != spam["linear"]
+    assert ham["untrained"] != spam["untrained"]
+    shown = io.StringIO()
+    show(score_tables("mine", {"tasks": {"mail": ham}, "means": []}, {}, None), shown)
+    assert "f1 of [ham]" in shown.getvalue()
+    (entry,) = compare_models(tmp_path / "before", tmp_path / "scores", str(suite_file)).entries
+    assert entry["why"] == "A has f1 of spam, B has f1 of [ham]: evaluate both again"
+    assert scored()[0] == spam
+    (same,) = compare_models(tmp_path / "before", tmp_path / "scores", str(suite_file)).entries
+    assert same["metric"] == "f1 of spam"
 
 
 def test_finished_jobs_are_never_done_again(tmp_path: Path, ask: Ask) -> None:

@@ -40,7 +40,8 @@ def reference(metric: Metric, outputs: Any, rows: Rows, labels: Sequence[str]) -
     if metric == "accuracy":
         return float(metrics.accuracy_score(truth, guess))
     if metric in ("f1", "group-f1"):
-        return float(metrics.f1_score(truth, guess)) if np.ptp(truth) else None
+        positive = rows.positive
+        return float(metrics.f1_score(truth, guess, pos_label=positive)) if np.ptp(truth) else None
     if metric == "matthews":
         return float(metrics.matthews_corrcoef(truth, guess)) if np.ptp(truth) else None
     average = metric.removesuffix("-f1")

@@ -74,6 +74,28 @@ def test_classes_by_name_are_found_in_training(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("labels", "positive", "place"),
+    [
+        (("ham", "spam"), None, 1),
+        (("ham", "spam"), "ham", 0),
+        (("ham", "spam"), "spam", 1),
+        ((0, 1), 0, 0),
+        ((False, True), False, 0),
+    ],
+)
+def test_the_positive_class_is_named_or_the_second(
+    tmp_path: Path, labels: tuple[Any, Any], positive: Any, place: int
+) -> None:
+    rows = [row(str(label), label) for label in (*labels, *reversed(labels))]
+    data = read(tmp_path, rows, metric="f1", positive=positive)
+    assert data.train.positive == data.scored["mine"].positive == place
+    names = [str(label).lower() for label in labels]
+    for known in ([], names):
+        said = refusal(tmp_path, rows, metric="f1", positive="eggs", labels=known)
+        assert said == f"task mine: positive 'eggs' is no label: {', '.join(names)}"
+
+
 def test_pairs_and_templates(tmp_path: Path) -> None:
     rows = [row("a", 0, other="x", n=1), row("b", 1, other="y", n=2)]
     data = read(tmp_path, rows, text=["{n}: {other}", "text"], group="{n}/{other}")

@@ -108,6 +108,12 @@ def test_pieces_of_templates() -> None:
         ({"metric": "pearson"}, "tasks.a: metric pearson is not for kind classification"),
         ({"metric": "f1", "labels": "3"}, "metric f1 takes two labels, not 3"),
         ({"metric": "group-f1"}, "group-f1 needs group"),
+        ({"positive": "x"}, "positive is for metric f1 or group-f1, not accuracy"),
+        ({"positive": "[x]"}, "tasks.a.positive: label ['x'] is neither a name nor a whole"),
+        (
+            {"positive": "x", "metric": "group-exact", "group": "b"},
+            "positive is for metric f1 or group-f1, not group-exact",
+        ),
         ({"labels": "1"}, "labels must be two or more different names"),
         ({"labels": "99999999999"}, "tasks.a.labels: 99999999999 is more than 100,000 labels"),
         ({"labels": "0"}, "labels must be two or more different names"),

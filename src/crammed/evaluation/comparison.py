@@ -69,8 +69,8 @@ def compare_models(a: Path, b: Path, suite: str) -> Comparison:
             if any("seeds" not in scores.get(name, {}) for scores in (tasks_a, tasks_b)):
                 continue
             found = _difference(loaded, task, name, folders, (tasks_a[name], tasks_b[name]))
-            if found is None:
-                reasons[name] = "different data"
+            if isinstance(found, str):
+                reasons[name] = found
             else:
                 differences[name] = found
     entries = compare(loaded, tasks_a, tasks_b, differences, reasons)
@@ -114,11 +114,14 @@ def _difference(
     name: str,
     folders: tuple[Path, Path],
     scores: tuple[Mapping[str, Any], Mapping[str, Any]],
-) -> Difference | None:
-    """The paired difference of one score; None if the two come from different data."""
+) -> Difference | str:
+    """The paired difference of one score, or why it cannot be computed."""
+    one, other = (score["metric"] for score in scores)
+    if one != other:
+        return f"A has {one}, B has {other}: evaluate both again"
     rows, described = read_gold(folders[0], suite.name, name)
     if described["sha256"] != read_gold(folders[1], suite.name, name)[1]["sha256"]:
-        return None
+        return "different data"
     a, b = (
         [
             read_outputs(folder, suite.name, task.name, seed)[name]

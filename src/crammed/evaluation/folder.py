@@ -157,6 +157,7 @@ class EvaluationFolder:
         """
         counts = [len(t) for t in rows.texts] if about["task"]["kind"] == "tokens" else []
         about = {**about, "groups": rows.groups, "choices": rows.choices, "index": rows.index}
+        about["positive"] = rows.positive
         arrays: Arrays = {"labels": rows.labels, "counts": np.asarray(counts, np.int64)}
         save_arrays(_gold_file(self.path, suite, name), arrays, about)
 
@@ -251,7 +252,9 @@ def read_gold(folder: Path, suite: str, name: str) -> tuple[Rows, dict[str, Any]
     arrays, about = _required(_gold_file(folder, suite, name))
     count = len(arrays["labels"]) * about["choices"]
     texts = [("",) * n for n in arrays["counts"].tolist()] or [("",)] * count
-    return Rows(texts, arrays["labels"], about["choices"], about["groups"], about["index"]), about
+    kept = {name: about[name] for name in ("choices", "groups", "index")}
+    positive = about.get("positive", 1)  # missing in older evaluations
+    return Rows(texts, arrays["labels"], **kept, positive=positive), about
 
 
 def read_outputs(folder: Path, suite: str, task: str, seed: int) -> dict[str, NDArray[np.float32]]:

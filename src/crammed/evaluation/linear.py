@@ -7,6 +7,7 @@ strength of the regularisation is that which does best on a fifth of the trainin
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
@@ -73,7 +74,8 @@ def _score(task: Task, name: str, data: TaskData, outputs: Outputs, rows: Rows) 
 
 def _part(rows: Rows, begin: int, end: int) -> Rows:
     texts = rows.texts[begin * rows.choices : end * rows.choices]
-    return Rows(texts, rows.labels[begin:end], rows.choices, rows.groups[begin:end])
+    groups = rows.groups[begin:end]
+    return replace(rows, texts=texts, labels=rows.labels[begin:end], groups=groups)
 
 
 def _vectorizer(rows: Rows) -> Any:

@@ -26,13 +26,13 @@ from crammed.evaluation.finetuning.jobs import (
 )
 from crammed.evaluation.folder import EvaluationFolder, outputs_file, submission_key
 from crammed.evaluation.linear import linear_scores
-from crammed.evaluation.scores.score import failed_json, score_json, suite_means
+from crammed.evaluation.scores.score import failed_json, positive_of, score_json, suite_means
 from crammed.evaluation.twins import SharedTwins
 from crammed.files.hashes import json_hash
 from crammed.files.scratch import scratch_folder
 from crammed.tasks.read import read_task
 from crammed.tasks.rows import Rows, TaskData
-from crammed.tasks.task import Suite, Task
+from crammed.tasks.task import OF_ONE, Suite, Task
 from crammed.terminal.progress import Progress
 
 Scores = dict[str, Any]
@@ -53,6 +53,22 @@ class _PreparedTask:
     key: str
     jobs: list[FinetuneJob]
     cut: dict[str, int]
+
+    @property
+    def linear_key(self) -> str:
+        """Digest of what the linear model's score depends on."""
+        positive = self.task.positive
+        return self.key if positive is None else json_hash([self.key, positive])
+
+    def assumed(self) -> Iterator[str]:
+        """What the task leaves open, and what was taken for it, in a line."""
+        task, labels = self.task, self.data.labels
+        measured = [metric for metric in task.metrics if metric in OF_ONE]
+        if measured and not task.labels and task.positive is None and positive_of(task, labels):
+            yield (
+                f"{task.name}: {' and '.join(measured)} of {labels[1]}, the second label in order; "
+                f"for the other one, add positive: {labels[0]}"
+            )
 
 
 @dataclass(frozen=True)
@@ -120,6 +136,8 @@ class SuiteEvaluator:
                         suite.tasks[name], data, suite, test=self.test
                     )
                     prepared.append(self._prepare(suite, name, read, scratch / name))
+                    for words in prepared[-1].assumed():
+                        self.progress.line(f"note  {words}")
                 except InputError as error:
                     failures[name] = str(error)
             jobs = [job for each in prepared for job in each.jobs]
@@ -196,7 +214,8 @@ class SuiteEvaluator:
             tokens=self.protocol.epochs * train.tokens,
             majority_class=_majority_class(data.train) if task.kind == "tokens" else 0,
         )
-        settings = task.model_dump(mode="json")
+        # What was fine-tuned can be scored by another positive class.
+        settings = task.model_dump(mode="json", exclude={"positive"})
         about = {"sha256": data.sha256, "task": settings, "labels": list(data.labels)}
         for score, rows in data.scored.items():
             self.folder.save_gold(suite.name, score, rows, about)
@@ -255,7 +274,7 @@ class SuiteEvaluator:
         new = []
         for each in finished:
             known = {name: earlier.get(name, {}) for name in each.data.scored}
-            if all(score.get("linear_of") == each.key for score in known.values()):
+            if all(score.get("linear_of") == each.linear_key for score in known.values()):
                 found |= {n: {k: s[k] for k in ("linear", "linear_of")} for n, s in known.items()}
             elif each.task.kind != "tokens":
                 new.append(each)
@@ -265,7 +284,7 @@ class SuiteEvaluator:
         try:
             for each in self.progress.track(label, new, len(new), unit="task"):
                 for name, score in linear_scores(each.task, each.data).items():
-                    found[name] = {"linear": score, "linear_of": each.key}
+                    found[name] = {"linear": score, "linear_of": each.linear_key}
         except InputError as error:
             self.progress.line(f"note  {error}")
         return found

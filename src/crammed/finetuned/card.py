@@ -128,7 +128,7 @@ def _score_line(name: str, score: dict[str, Any]) -> str:
     if "failed" in score:
         return f"- {name}: no score, {score['failed']}"
     seeds = f"{len(score['seeds'])} seeds" if len(score["seeds"]) > 1 else "one seed"
-    line = f"- {name}: {score['metric']} {score['median']:.1f} (median of {seeds})"
+    line = f"- {name}: {_cell(score['metric'])} {score['median']:.1f} (median of {seeds})"
     floor = score.get("untrained", {}).get("median")
     others = [("without pretraining", floor), ("TF-IDF with a linear model", score.get("linear"))]
     return line + "".join(f"; {what} {value:.1f}" for what, value in others if value is not None)

@@ -36,6 +36,12 @@ class TaskColumns:
         self._choice_text = _filler(task.choice_text)
         self._group = None if task.group is None else _filler(task.group)
 
+    @property
+    def positive(self) -> int:
+        """Number of the class whose F1 metrics such as f1 are."""
+        positive = self._task.positive
+        return 1 if positive is None else self._names.index(positive)
+
     def texts(self, record: Record) -> list[Texts]:
         """The texts of one sequence, or, for kind choice, of one sequence per answer."""
         if self._task.kind == "tokens":

@@ -169,6 +169,9 @@ def _check_metrics(task: Task, names: Sequence[str]) -> None:
         if metric in OF_TWO and len(names) != 2:
             shown = ", ".join(names)
             raise InputError(f"task {task.name}: metric {metric} takes two labels, not {shown}")
+        if task.positive is not None and task.positive not in names:
+            shown = ", ".join(names)
+            raise InputError(f"task {task.name}: positive {task.positive!r} is no label: {shown}")
         other = [name for name in names if name != "O" and name[:2] not in ("B-", "I-")]
         if metric == "span-f1" and other:
             raise InputError(
@@ -226,4 +229,5 @@ def read_rows(
         index.append(len(index) if name is None else name)
     if not index:
         raise InputError(f"{shown} holds no rows")
-    return Rows(texts, np.asarray(labels, np.float32), choices, groups, index)
+    positive = columns.positive if labelled else 1
+    return Rows(texts, np.asarray(labels, np.float32), choices, groups, index, positive)

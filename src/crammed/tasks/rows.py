@@ -24,6 +24,7 @@ class Rows:
         choices: C, sequences per row; 1 unless the kind is choice.
         groups: [R] keys that join rows for group metrics; empty if there are no groups.
         index: [R] each row's identifier in the data (``idx``), or else its number; for submissions.
+        positive: number of the class whose F1 metrics such as f1 are.
     """
 
     texts: list[Texts]
@@ -31,6 +32,7 @@ class Rows:
     choices: int = 1
     groups: list[str] = field(default_factory=list)
     index: list[Any] = field(default_factory=list)
+    positive: int = 1
 
     def __len__(self) -> int:
         return len(self.texts) // self.choices

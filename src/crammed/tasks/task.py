@@ -19,6 +19,7 @@ from crammed.config import PositiveInt, Section
 from crammed.config.yamlfile import names_in, read_section
 from crammed.errors import InputError
 from crammed.hints import did_you_mean
+from crammed.tasks.labels import name_of
 
 TaskKind = Literal["classification", "multi-label", "regression", "tokens", "choice"]
 Metric = Literal[
@@ -34,7 +35,9 @@ Metric = Literal[
     "group-exact",
 ]
 _OF_CLASSES: tuple[Metric, ...] = ("accuracy", "macro-f1", "micro-f1")
-OF_TWO: tuple[Metric, ...] = ("f1", "group-f1", "group-exact")
+OF_ONE: tuple[Metric, ...] = ("f1", "group-f1")
+"""Metrics of the positive class alone."""
+OF_TWO: tuple[Metric, ...] = (*OF_ONE, "group-exact")
 _METRICS: dict[TaskKind, tuple[Metric, ...]] = {
     "classification": (*_OF_CLASSES, "matthews", *OF_TWO),
     "multi-label": _OF_CLASSES,
@@ -62,6 +65,10 @@ def _named(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(str(name) if type(name) is int else name for name in value)
     return _listed(value)
+
+
+def _label(value: Any) -> Any:
+    return value if value is None else name_of(value)
 
 
 Strings = Annotated[tuple[str, ...], BeforeValidator(_listed), Field(strict=False)]
@@ -116,6 +123,8 @@ class Task(Section):
     labels: Labels = ()
     """Names of the classes in the order of their numbers, or how many there are. If empty, they are
     the labels in the training split, sorted."""
+    positive: Annotated[str | None, BeforeValidator(_label)] = None
+    """For metric f1 or group-f1: name of the class whose F1 it is; by default the second one."""
     metric: Annotated[Metrics, Field(min_length=1)]
     """The score is the mean of these."""
     also: Metrics = ()
@@ -182,6 +191,8 @@ class Task(Section):
         for where in (*self.scored.values(), *self.test.values()):
             if where.text is not None and len(where.text) != len(self.text):
                 yield f"{where.key} has {len(where.text)} texts, but the task {len(self.text)}"
+        if self.positive is not None and not set(OF_ONE) & set(self.metrics):
+            yield f"positive is for metric {' or '.join(OF_ONE)}, not {', '.join(self.metrics)}"
         for metric in self.metrics:
             if metric not in _METRICS[kind]:
                 yield f"metric {metric} is not for kind {kind}: {', '.join(_METRICS[kind])}"

@@ -25,7 +25,7 @@ from crammed.evaluation.scores.predictions import (
     span_counts,
 )
 from crammed.tasks.rows import Rows
-from crammed.tasks.task import Metric
+from crammed.tasks.task import OF_ONE, Metric
 
 Floats = NDArray[np.float64]
 Weighted = Callable[[Floats], Floats]
@@ -52,10 +52,10 @@ def measure(metric: Metric, outputs: Outputs, rows: Rows, labels: Sequence[str])
     truth = predictions(outputs, rows).truth
     if truth.ndim == 2 and metric not in ("accuracy", "macro-f1", "micro-f1"):
         raise ValueError(f"{metric} does not take several labels per row: use micro-f1 or macro-f1")
-    if metric in ("f1", "group-f1") and outputs.shape[-1] != 2:
+    if metric in OF_ONE and outputs.shape[-1] != 2:
         classes = outputs.shape[-1]
         raise ValueError(f"{metric} takes two classes, not {classes}: use macro-f1 or micro-f1")
-    if metric in ("f1", "group-f1", "matthews") and truth.min() == truth.max():
+    if metric in (*OF_ONE, "matthews") and truth.min() == truth.max():
         raise ValueError(f"{metric} is undefined: every label is {truth.flat[0]}")
     once = np.ones((1, int(units_of(rows).max()) + 1))
     value = float(weighted_metric(metric, outputs, rows, labels)(once)[0])
@@ -107,9 +107,9 @@ def weighted_metric(
     if metric == "accuracy":
         right = truth == guess
         return _of_sums(_with_ones(right.all(1) if right.ndim == 2 else right), unit, _mean)
-    if metric in ("f1", "group-f1"):
-        pairs = [(1, 1), (0, 1), (1, 0), (0, 0)]
-        counts = np.stack([(truth == t) & (guess == g) for t, g in pairs], 1)
+    if metric in OF_ONE:
+        gold, guessed = truth == rows.positive, guess == rows.positive
+        counts = np.stack([gold & guessed, ~gold & guessed, gold & ~guessed, ~gold & ~guessed], 1)
         return _of_sums(counts, unit, _f1)
     gold, guessed = _one_hot(truth, guess)
     if metric == "matthews":

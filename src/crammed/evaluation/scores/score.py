@@ -17,7 +17,7 @@ from crammed.evaluation.scores.bootstrap import (
 from crammed.evaluation.scores.metrics import Floats, measure
 from crammed.evaluation.scores.predictions import Outputs
 from crammed.tasks.rows import Rows, TaskData
-from crammed.tasks.task import Metric, Suite, Task
+from crammed.tasks.task import OF_ONE, Metric, Suite, Task
 
 Json = dict[str, Any]
 
@@ -64,13 +64,17 @@ def score_json(
         score["untrained"] = floor
         if len(medians) == 2:
             floor["interval"] = interval(medians[1])
-    result = {"metric": _joined(metrics), **score, "also": _also(task, name, outputs, data)}
+    result = {
+        "metric": metric_words(task, name, data.labels),
+        **score,
+        "also": _also(task, name, outputs, data),
+    }
     return {**result, **_provenance(task, name, data), "cut": dict(cut)}, medians[0]
 
 
 def failed_json(task: Task, name: str, reason: str) -> Json:
     """The entry for a score that could not be computed."""
-    return {"metric": _joined(metrics_of(task, name)), "failed": reason}
+    return {"metric": metric_words(task, name, task.labels), "failed": reason}
 
 
 def metrics_of(task: Task, name: str) -> tuple[Metric, ...]:
@@ -78,8 +82,25 @@ def metrics_of(task: Task, name: str) -> tuple[Metric, ...]:
     return task.numbers[name].metric or task.metric
 
 
-def _joined(metrics: Sequence[Metric]) -> str:
-    return " and ".join(metrics)
+def metric_words(task: Task, name: str, labels: Sequence[str]) -> str:
+    """The metrics of a score in words.
+
+    Args:
+        labels: names of the classes; none if they are not known.
+    """
+    return " and ".join(_worded(task, metric, labels) for metric in metrics_of(task, name))
+
+
+def _worded(task: Task, metric: Metric, labels: Sequence[str]) -> str:
+    """``f1 of spam``; ``f1`` where the positive class is 1 and the other 0, as is usual."""
+    positive = positive_of(task, labels) if metric in OF_ONE else None
+    return metric if positive is None else f"{metric} of {positive}"
+
+
+def positive_of(task: Task, labels: Sequence[str]) -> str | None:
+    """Name of the class whose F1 is measured; None if it is as usual, or no label is known."""
+    usual = len(labels) != 2 or tuple(labels) == ("0", "1")
+    return task.positive or (None if usual else labels[1])
 
 
 def _seeds(
@@ -107,11 +128,12 @@ def _also(task: Task, name: str, outputs: Sequence[Outputs], data: TaskData) -> 
         shown += task.also
     also: Json = {}
     for metric in shown:
+        words = _worded(task, metric, data.labels)
         try:
             values = [measure(metric, each, data.scored[name], data.labels) for each in outputs]
-            also[metric] = statistics.median(values)
+            also[words] = statistics.median(values)
         except ValueError:
-            also[metric] = None
+            also[words] = None
     return also
 
 

@@ -159,7 +159,7 @@ def score_tables(suite: str, scores: Json, protocol: Json, length: int | None) -
     """
     table = new_table(f"{suite}, in percent")
     add_column(table, "task", widest=34)
-    add_column(table, "metric")
+    add_column(table, "metric", widest=34)
     shown = [score for score in scores["tasks"].values() if "failed" not in score]
     beside = ["TF-IDF"] if any("linear" in score for score in shown) else []
     for name in ("score", "95 % interval", "spread", "untrained", *beside):
@@ -168,12 +168,12 @@ def score_tables(suite: str, scores: Json, protocol: Json, length: int | None) -
     notes: list[Text] = []
     for name, score in scores["tasks"].items():
         if "failed" in score:
-            table.add_row(name, score["metric"], Text("FAILED", style="bold red"))
+            table.add_row(name, Text(score["metric"]), Text("FAILED", style="bold red"))
             notes.append(Text(f"{name} FAILED: {score['failed']}", style="red"))
             continue
         table.add_row(
             name,
-            score["metric"],
+            Text(score["metric"]),
             f"{score['median']:.1f}",
             score_interval_text(score),
             spread_text(score),
@@ -222,7 +222,7 @@ def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Printed]:
     """The entries of `compare.compare` as a table, then notes on what could not be compared."""
     table = new_table(f"A: {one_line(a)}\nB: {one_line(b)}")
     add_column(table, "task", widest=34)
-    add_column(table, "metric")
+    add_column(table, "metric", widest=34)
     for name in ("A", "B", "A - B", "95 % interval", "p (one-sided)"):
         add_column(table, name, numeric=True)
     notes: list[Text] = []
@@ -232,7 +232,7 @@ def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Printed]:
             continue
         table.add_row(
             entry["name"],
-            entry.get("metric", "mean"),
+            Text(entry.get("metric", "mean")),
             f"{entry['a']:.1f}",
             f"{entry['b']:.1f}",
             f"{entry['difference']:+.1f}",
