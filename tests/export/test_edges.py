@@ -64,3 +64,19 @@ def test_pairs_of_texts_do_without_types_where_there_is_only_one(
     pair = load(folder, "Tokenizer")("The red fox", "counts", return_tensors="pt")
     assert pair.keys() == {"input_ids", "attention_mask"}
     assert load(folder, "Model")(**pair)[0].isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore:torch.(ao.quantization|quantize_per_tensor)")
+@pytest.mark.parametrize("recipe", ["crammed-2022", "izsak"])
+def test_every_matrix_product_can_be_quantised(tmp_path: Path, recipe: str) -> None:
+    model = load(exported(tmp_path, recipe), "ModelForSequenceClassification").eval()
+    products = sum(isinstance(part, torch.nn.Linear) for part in model.modules())
+    quantised = torch.ao.quantization.quantize_dynamic(model, dtype=torch.qint8)
+    left = sum(isinstance(part, torch.nn.Linear) for part in quantised.modules())
+    assert products > 8
+    assert left == 0
+    ids = torch.randint(5, 100, (2, 9), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        exact, rounded = model(ids).logits, quantised(ids).logits
+    assert not torch.equal(rounded, exact)
+    torch.testing.assert_close(rounded, exact, rtol=0, atol=0.1)

@@ -26,7 +26,7 @@ from transformers.modeling_outputs import (
 
 # Old versions of transformers copy only the files that this one imports itself.
 from .attention import Attention  # noqa: F401
-from .blocks import Embedding
+from .blocks import Embedding, Linear
 from .encoder import Encoder, MaskedLM, SequenceClassifier, TokenClassifier
 from .feedforward import FeedForward  # noqa: F401
 from .positions import Positions  # noqa: F401
@@ -71,6 +71,9 @@ class CrammedPreTrainedModel(PreTrainedModel):
         """Adopt the parts of the model that `make` builds, which may be the encoder alone."""
         super().__init__(config)
         model = make(config.of_encoder(), config.vocab_size, *sizes)
+        for part in model.modules():
+            if type(part) is Linear:  # tools such as `quantize_dynamic` look for this very class
+                part.__class__ = nn.Linear
         parts = {"encoder": model} if make is Encoder else dict(model.named_children())
         for name, part in parts.items():
             setattr(self, name, part)
@@ -78,7 +81,9 @@ class CrammedPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         # Include submodules, as older exports do, so that a seed gives the same head in both.
         for part in module.modules():
-            if hasattr(part, "start"):
+            if type(part) is nn.Linear:
+                Linear.start(part, self.config.init_std)
+            elif hasattr(part, "start"):
                 part.start(self.config.init_std)
         if type(module) is nn.Embedding:  # what transformers makes for a vocabulary of another size
             nn.init.normal_(module.weight, 0.0, self.config.init_std)
