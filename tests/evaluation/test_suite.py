@@ -122,9 +122,11 @@ def test_another_positive_class_scores_what_was_fine_tuned(
     """The model of TF-IDF is scored again, too, and scores of different classes do not compare."""
     suite_file, data = tmp_path / "mine.yaml", tmp_path / "data"
     data.mkdir()
+    lines: list[dict[str, Any]]
     lines = [{"text": f"row {n}", "label": ("[ham]", "spam")[n % 3 > 0]} for n in range(40)]
     for split in ("train", "validation"):
         (data / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        lines += [{"text": None, "label": "ham"}] * 2
     request = ask(suite=str(suite_file), data=str(data), seeds=1)
 
     def scored(**fields: str) -> tuple[dict[str, Any], str]:
@@ -136,11 +138,14 @@ def test_another_positive_class_scores_what_was_fine_tuned(
     spam, said = scored()
     note = "note  mail: f1 of spam, the second label in order; for the other one, add positive: "
     assert f"{note}[ham]\n" in said
+    assert "note  mail: skipped, without text: 2 rows of validation\n" in said
+    assert spam["rows"] == {"train": 40, "validation": 40}
+    assert spam["skipped"] == {"validation": 2}
     assert spam["metric"] == "f1 of spam"
     shutil.copytree(tmp_path / "scores", tmp_path / "before")
     monkeypatch.setattr(suite, "run_jobs", lambda jobs, *_: dict.fromkeys(jobs, "fine-tuned again"))
     ham, said = scored(positive="[ham]")
-    assert "note" not in said
+    assert "positive" not in said
     assert ham["metric"] == "f1 of [ham]"
     assert ham["also"] == spam["also"]
     assert ham["linear"] != spam["linear"]

@@ -243,6 +243,16 @@ def test_scores_are_shown_with_all_that_belongs_to_them(moved: Path, tmp_path: P
     assert columns == ["mrpc", "rte", "stsb", "GLUE-2"]  # not qqp: partial; nor cola: failed
 
 
+def test_the_positive_class_and_skipped_rows_are_shown(moved: Path, tmp_path: Path) -> None:
+    skipped = {"train": 2, "validation": 1}
+    mail = {**GLUE["tasks"]["mrpc"], "metric": "f1 of <spam>", "skipped": skipped}
+    mine = {"tasks": {"mail": mail}, "means": []}
+    page = write_report([evaluated(moved, mine=mine)], tmp_path / "report.html").read_text()
+    assert "<td>mail</td><td>f1 of &lt;spam&gt;</td>" in page
+    assert "mail, f1 of &lt;spam&gt;;<br>untrained model 40.5" in page
+    assert "train; skipped, without text: 2 rows of train, 1 row of validation</td>" in page
+
+
 def test_partial_blimp_has_no_published_models_beside_it(moved: Path, tmp_path: Path) -> None:
     part = {**BLIMP, "official": False, "pairs": 335}
     page = write_report([evaluated(moved, blimp=part)], tmp_path / "report.html").read_text()

@@ -37,7 +37,7 @@ def mean(name: str, *of: str, **fields: Any) -> dict[str, Any]:
     }
 
 
-GLUE = {
+GLUE: dict[str, Any] = {
     "tasks": {
         "mrpc": score(88.1),
         "rte": score(55.2),

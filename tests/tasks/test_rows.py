@@ -228,10 +228,8 @@ def test_minus_one_is_a_class_where_it_is_named(tmp_path: Path, form: Any) -> No
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"label": 0}, "no column 'text' (it has: label); is this the data of another task?"),
         ({"text": "a"}, "no column 'label' (it has: text)"),
         (row(3), "column 'text' holds a int, not text"),
-        (row(None), "column 'text' holds nothing, not text"),
         (row("a", 2), "label 2 is not one of 0, 1"),
         (row("a", 0.5), "label 0.5 is neither a name nor a whole number"),
         (row("a", [1]), "label [1] is neither a name"),
@@ -246,6 +244,52 @@ def test_a_wrong_row_is_named(
     both = {"train": TWO, "validation": TWO, split: [*TWO, wrong]}
     said = refusal(tmp_path, both["train"], both["validation"], labels=2)
     assert f"mine/{split}.jsonl, line 3: {words}" in said
+
+
+@pytest.mark.parametrize("without", [row(None, "c"), {"label": "c"}, {}])
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_rows_without_text_are_skipped_and_counted(
+    tmp_path: Path, without: dict[str, Any], split: str
+) -> None:
+    """Their labels are no classes."""
+    good = [row("a", "x"), row("b", "y")]
+    both = {"train": good, "validation": good, split: [without, *good, without]}
+    data = read(tmp_path, both["train"], both["validation"], metric="f1")
+    assert data.labels == ("x", "y")
+    for name, rows in (("train", data.train), ("validation", data.scored["mine"])):
+        assert rows.texts == [("a",), ("b",)]
+        assert rows.labels.tolist() == [0, 1]
+        assert rows.skipped == (2 if name == split else 0)
+    only = {"train": good, "validation": good, split: [without] * 3}
+    said = refusal(tmp_path, only["train"], only["validation"], metric="f1")
+    assert said.startswith(f"no row has text: {tmp_path}/mine/{split}.jsonl, line 1: ")
+    assert ("column 'text' holds nothing" if "text" in without else "no column 'text'") in said
+
+
+@pytest.mark.parametrize(
+    ("fields", "columns"),
+    [
+        ({"text": ["text", "{b} and {c}"]}, ("text", "b", "c")),
+        ({"kind": "tokens", "text": "words", "label": "tags"}, ("words",)),
+        ({"kind": "choice", "choices": ["{b}", "{c}"]}, ("text", "b", "c")),
+        ({"kind": "choice", "choices": "ends", "choice_text": "{b} {choice}"}, ("ends", "b")),
+    ],
+)
+def test_text_may_be_missing_in_any_of_its_columns(
+    tmp_path: Path, fields: dict[str, Any], columns: tuple[str, ...]
+) -> None:
+    more = {"b": "b", "c": "c", "ends": ["d", "e"], "words": ["f"], "choice": None}
+    rows = [row("a", n, tags=[n], **more) for n in (0, 1)]
+    broken = [{**rows[0], column: None} for column in columns]
+    data = read(tmp_path, [*broken, *rows], **fields)
+    assert (len(data.train), data.train.skipped) == (2, len(columns))
+
+
+def test_every_row_to_predict_needs_text(tmp_path: Path) -> None:
+    write(tmp_path, train=TWO, validation=TWO, test=[row("a"), row(None)])
+    suite = suite_of(test={"A.tsv": "test"})
+    with pytest.raises(InputError, match=r"test.jsonl, line 2: column 'text' holds nothing"):
+        read_task(suite.tasks["mine"], tmp_path, suite)
 
 
 def test_a_wrong_row_is_named_while_labels_are_collected(tmp_path: Path) -> None:

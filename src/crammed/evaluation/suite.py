@@ -27,6 +27,7 @@ from crammed.evaluation.finetuning.jobs import (
 from crammed.evaluation.folder import EvaluationFolder, outputs_file, submission_key
 from crammed.evaluation.linear import linear_scores
 from crammed.evaluation.scores.score import failed_json, positive_of, score_json, suite_means
+from crammed.evaluation.scores.table import skipped_text
 from crammed.evaluation.twins import SharedTwins
 from crammed.files.hashes import json_hash
 from crammed.files.scratch import scratch_folder
@@ -60,14 +61,20 @@ class _PreparedTask:
         positive = self.task.positive
         return self.key if positive is None else json_hash([self.key, positive])
 
-    def assumed(self) -> Iterator[str]:
-        """What the task leaves open, and what was taken for it, in a line."""
-        task, labels = self.task, self.data.labels
-        measured = [metric for metric in task.metrics if metric in OF_ONE]
-        if measured and not task.labels and task.positive is None and positive_of(task, labels):
+    def remarks(self) -> Iterator[str]:
+        """Lines about what was read otherwise than a user may expect."""
+        task, data = self.task, self.data
+        scored = {task.numbers[name].key: rows for name, rows in data.scored.items()}
+        splits = {task.train: data.train, **scored}
+        skipped = {split: each.skipped for split, each in splits.items() if each.skipped}
+        if words := skipped_text({"skipped": skipped}):
+            yield f"{task.name}: {words}"
+        of_one = [metric for metric in task.metrics if metric in OF_ONE]
+        if of_one and not task.labels and task.positive is None and positive_of(task, data.labels):
+            other, positive = data.labels
             yield (
-                f"{task.name}: {' and '.join(measured)} of {labels[1]}, the second label in order; "
-                f"for the other one, add positive: {labels[0]}"
+                f"{task.name}: {' and '.join(of_one)} of {positive}, the second label in order; "
+                f"for the other one, add positive: {other}"
             )
 
 
@@ -136,7 +143,7 @@ class SuiteEvaluator:
                         suite.tasks[name], data, suite, test=self.test
                     )
                     prepared.append(self._prepare(suite, name, read, scratch / name))
-                    for words in prepared[-1].assumed():
+                    for words in prepared[-1].remarks():
                         self.progress.line(f"note  {words}")
                 except InputError as error:
                     failures[name] = str(error)

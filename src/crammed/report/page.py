@@ -85,6 +85,7 @@ def templates() -> jinja2.Environment:
         "mean",
         "rows",
         "score_interval",
+        "skipped",
         "spread",
         "untrained",
     ):

@@ -32,6 +32,9 @@ class TaskColumns:
         self._names = names
         self._columns = text
         self._text = [_filler(each) for each in text]
+        templates = (*text, *task.choices, *((task.choice_text,) if task.choices else ()))
+        read = {name for template in templates for _, name in pieces(template)}
+        self._of_text = {name for name in read if name not in (None, "choice")}
         self._choices = [_filler(each) for each in task.choices]
         self._choice_text = _filler(task.choice_text)
         self._group = None if task.group is None else _filler(task.group)
@@ -41,6 +44,10 @@ class TaskColumns:
         """Number of the class whose F1 metrics such as f1 are."""
         positive = self._task.positive
         return 1 if positive is None else self._names.index(positive)
+
+    def has_text(self, record: Record) -> bool:
+        """Whether every column of the texts is there and not null."""
+        return all(record.get(name) is not None for name in self._of_text)
 
     def texts(self, record: Record) -> list[Texts]:
         """The texts of one sequence, or, for kind choice, of one sequence per answer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from crammed.tasks.labels import in_order, is_unlabelled, is_untagged, list_of, 
 from crammed.tasks.layouts import FoundSplit, SuiteData, open_data
 from crammed.tasks.rows import Rows, TaskData, Texts
 from crammed.tasks.task import OF_TWO, SplitSpec, Suite, Task
+
+Placed = Iterable[tuple[str, Record]]
+"""Records with their places, for messages."""
 
 
 def tasks_in(suite: Suite, data: Path | None) -> list[str]:
@@ -131,6 +135,34 @@ def _at(place: str) -> Iterator[None]:
         raise InputError(f"{place}: {error}") from error
 
 
+@dataclass
+class _WithText:
+    """The records that have text, with their places.
+
+    Iterating over them raises an InputError that names the first record if none has text.
+
+    Attributes:
+        skipped: how many records had none so far.
+    """
+
+    placed: Placed
+    columns: TaskColumns
+    skipped: int = 0
+
+    def __iter__(self) -> Iterator[tuple[str, Record]]:
+        first, found = None, False
+        for place, record in self.placed:
+            if self.columns.has_text(record):
+                found = True
+                yield place, record
+            else:
+                self.skipped += 1
+                first = first or (place, record)
+        if first is not None and not found:
+            with _at(f"no row has text: {first[0]}"):
+                self.columns.texts(first[1])
+
+
 def _class_names(task: Task, train: FoundSplit) -> tuple[str, ...]:
     """Names of the classes, from the task or else from the labels of the training split."""
     if task.kind == "regression":
@@ -140,7 +172,7 @@ def _class_names(task: Task, train: FoundSplit) -> tuple[str, ...]:
     if task.labels or len(task.label) > 1:
         return task.labels or task.label
     names: dict[str, None] = {}
-    for place, record in train.records():
+    for place, record in _WithText(train.records(), TaskColumns(task, task.text, ())):
         with _at(place):
             value = column(record, task.label[0])
             if task.kind == "multi-label":
@@ -154,9 +186,10 @@ def _class_names(task: Task, train: FoundSplit) -> tuple[str, ...]:
 
 
 def _choice_names(task: Task, train: FoundSplit) -> tuple[str, ...]:
-    for place, record in train.records():
+    columns = TaskColumns(task, task.text, ())
+    for place, record in _WithText(train.records(), columns):
         with _at(place):
-            count = len(TaskColumns(task, task.text, ()).answers(record))
+            count = len(columns.answers(record))
             if task.labels and len(task.labels) != count:
                 raise ValueError(f"{count} answers, but the task names {len(task.labels)} labels")
         return task.labels or tuple(map(str, range(count)))
@@ -193,7 +226,7 @@ def _check_training(split: FoundSplit, task: Task, rows: Rows, names: Sequence[s
 
 def read_rows(
     shown: str,
-    placed: Iterable[tuple[str, Record]],
+    placed: Placed,
     columns: TaskColumns,
     *,
     choices: int = 0,
@@ -205,7 +238,8 @@ def read_rows(
         shown: its name in messages.
         placed: its records with their places.
         choices: sequences that every row must have; 0 means as many as the first row has.
-        labelled: whether to read labels; if not, they are NaN whatever the data contains.
+        labelled: whether to read labels, and to skip rows without text; if not, labels are NaN
+            whatever the data contains, since every row needs an answer.
 
     Raises:
         InputError: there are none, or one does not fit the task.
@@ -214,7 +248,8 @@ def read_rows(
     labels: list[Any] = []
     groups: list[str] = []
     index: list[Any] = []
-    for place, record in placed:
+    with_text = _WithText(placed, columns)
+    for place, record in with_text if labelled else placed:
         with _at(place):
             sequences = columns.texts(record)
             choices = choices or len(sequences)
@@ -230,4 +265,5 @@ def read_rows(
     if not index:
         raise InputError(f"{shown} holds no rows")
     positive = columns.positive if labelled else 1
-    return Rows(texts, np.asarray(labels, np.float32), choices, groups, index, positive)
+    values = np.asarray(labels, np.float32)
+    return Rows(texts, values, choices, groups, index, positive, with_text.skipped)

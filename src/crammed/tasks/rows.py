@@ -25,6 +25,7 @@ class Rows:
         groups: [R] keys that join rows for group metrics; empty if there are no groups.
         index: [R] each row's identifier in the data (``idx``), or else its number; for submissions.
         positive: number of the class whose F1 metrics such as f1 are.
+        skipped: how many further rows of the split were left out because they have no text.
     """
 
     texts: list[Texts]
@@ -33,6 +34,7 @@ class Rows:
     groups: list[str] = field(default_factory=list)
     index: list[Any] = field(default_factory=list)
     positive: int = 1
+    skipped: int = 0
 
     def __len__(self) -> int:
         return len(self.texts) // self.choices

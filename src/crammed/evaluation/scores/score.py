@@ -41,8 +41,9 @@ def score_json(
     Returns:
         ``{"metric", "seeds", "median", "spread", "interval", "also", "rows", "official", "cut"}``
         in percent, with ``official_rows`` if they differ from ``rows``, ``untrained`` unless it was
-        left out (``{"failed": reason}`` if that score is undefined), and the keys of
-        `interval_over`. If the score itself is undefined: what `failed_json` returns, and None.
+        left out (``{"failed": reason}`` if that score is undefined), ``skipped`` if rows of a split
+        have no text, and the keys of `interval_over`. If the score itself is undefined: what
+        `failed_json` returns, and None.
     """
     rows, metrics = data.scored[name], metrics_of(task, name)
     try:
@@ -138,15 +139,19 @@ def _also(task: Task, name: str, outputs: Sequence[Outputs], data: TaskData) -> 
 
 
 def _provenance(task: Task, name: str, data: TaskData) -> Json:
-    """How many rows were read from the two splits behind a score, and the official numbers."""
-    scored = task.numbers[name].key
-    rows = {task.train: len(data.train), scored: len(data.scored[name])}
+    """How many rows the two splits behind a score have, official numbers, and those skipped."""
+    splits = {task.train: data.train, task.numbers[name].key: data.scored[name]}
+    rows = {split: len(each) for split, each in splits.items()}
     official = {split: task.rows[split] for split in rows if split in task.rows}
-    if len(official) < len(rows):
-        return {"rows": rows, "official": None}
-    if official == rows:
-        return {"rows": rows, "official": True}
-    return {"rows": rows, "official": False, "official_rows": official}
+    found: Json = {
+        "rows": rows,
+        "official": None if len(official) < len(rows) else official == rows,
+    }
+    if found["official"] is False:
+        found["official_rows"] = official
+    if skipped := {split: each.skipped for split, each in splits.items() if each.skipped}:
+        found["skipped"] = skipped
+    return found
 
 
 def suite_means(

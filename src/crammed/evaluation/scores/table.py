@@ -101,6 +101,12 @@ def cut_text(score: Json, length: int | None) -> str:
     return f"cut{to}: {', '.join(words)}"
 
 
+def skipped_text(score: Json) -> str:
+    """``skipped, without text: 12 rows of train``; empty if every row has text."""
+    skipped = [f"{counted(n, 'row')} of {split}" for split, n in score.get("skipped", {}).items()]
+    return f"skipped, without text: {', '.join(skipped)}" if skipped else ""
+
+
 def mean_text(mean: Json) -> str:
     """The name of a mean, and what makes it incomplete."""
     faults = ["partial data"] if mean["partial"] else []
