@@ -82,14 +82,15 @@ def test_every_recipe_trains_and_exports_with_equal_logits(
     torch.testing.assert_close(theirs[mask], ours[mask], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("pooling", ["first", "mean"])
 @pytest.mark.parametrize("recipe", ["crammed", "bert-base", "crammed-2022"])
 def test_classifiers_are_those_of_the_exported_class(
-    tmp_path: Path, corpus: Corpus, recipe: str
+    tmp_path: Path, corpus: Corpus, recipe: str, pooling: str
 ) -> None:
     """Fine-tuning here and in transformers is of the same function, head and all."""
     from transformers import AutoModelForSequenceClassification
 
-    config = tiny(recipe).model
+    config = tiny(recipe, model={"pooling": pooling}).model
     final = untrained(corpus.tokenizer, config)
     done = export(final, tmp_path / "export")
     theirs = AutoModelForSequenceClassification.from_pretrained(
@@ -98,7 +99,8 @@ def test_classifiers_are_those_of_the_exported_class(
     ours = SequenceClassifier(config, final.vocab_size, 3).eval()
     own = ours.state_dict().keys()
     ours.load_state_dict({n: w for n, w in final.weights.items() if n in own}, strict=False)
-    pooler = theirs.bert.pooler.dense if recipe == "bert-base" else getattr(theirs, "pooler", None)
+    native = done.format == "bert"
+    pooler = theirs.bert.pooler.dense if native else getattr(theirs, "pooler", None)
     with torch.no_grad():
         ours.classifier.weight.copy_(theirs.classifier.weight)
         ours.classifier.bias.copy_(theirs.classifier.bias)

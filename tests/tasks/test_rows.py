@@ -96,6 +96,17 @@ def test_the_positive_class_is_named_or_the_second(
         assert said == f"task mine: positive 'eggs' is no label: {', '.join(names)}"
 
 
+def test_a_sample_of_the_training_rows_is_always_the_same(tmp_path: Path) -> None:
+    rows = [{"text": f"t{n}", "label": n % 2} for n in range(50)]
+    data = read(tmp_path, rows, labels=2, most_rows=20)
+    names = [text for (text,) in data.train.texts]
+    assert (len(names), len(data.scored["mine"])) == (20, 50)
+    assert names == sorted(names, key=lambda name: int(name[1:])) != [f"t{n}" for n in range(20)]
+    assert list(data.train.labels) == [int(name[1:]) % 2 for name in names]
+    assert read(tmp_path, rows, labels=2, most_rows=20).train.texts == data.train.texts
+    assert len(read(tmp_path, rows, labels=2, most_rows=50).train) == 50
+
+
 def test_pairs_and_templates(tmp_path: Path) -> None:
     rows = [row("a", 0, other="x", n=1), row("b", 1, other="y", n=2)]
     data = read(tmp_path, rows, text=["{n}: {other}", "text"], group="{n}/{other}")
@@ -423,7 +434,8 @@ def test_every_built_in_task_reads_rows_of_its_columns(tmp_path: Path, name: str
             columns = {column for each in templates for _, column in pieces(each) if column}
             rows: list[dict[str, Any]] = [dict.fromkeys(columns, f"text {n}") for n in range(3)]
             for number, each in enumerate(rows):
-                each[task.label[0]] = task.labels[number % 2] if task.labels else number % 2
+                label = task.labels[number % 2] if task.labels else number % 2
+                each[task.label[0]] = [label, label] if task.kind == "tokens" else label
                 if task.kind == "choice" and len(task.choices) == 1:
                     each[task.choices[0]] = list("pqrs")
             file = tmp_path / (at.folder or task.folders[0]) / f"{at.split}.jsonl"
@@ -434,4 +446,5 @@ def test_every_built_in_task_reads_rows_of_its_columns(tmp_path: Path, name: str
         assert data.test.keys() == task.test.keys()
         every = (data.train, *data.scored.values(), *data.test.values())
         assert {len(rows) for rows in every} == {3}
-        assert data.train.labels.tolist() == [0, 1, 0]
+        words = 2 if task.kind == "tokens" else 1
+        assert data.train.labels[::words].tolist() == [0, 1, 0]

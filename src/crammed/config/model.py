@@ -70,9 +70,12 @@ class ModelConfig(Section):
     zero_outputs: bool = False
     """Start the last product of every block at zero, so that every pre-norm layer starts as the
     identity."""
+    pooling: Literal["first", "mean"] = "first"
+    """What stands for a text where it is classified: the hidden state of its first token, or the
+    mean over all its tokens, special ones included."""
     classifier: Literal["pooler", "head-transform"] = "pooler"
-    """What stands between the first token and the classifier: a dense layer and tanh, or the
-    transform of the masked-language-model head."""
+    """What stands between that and the classifier: a dense layer and tanh, or the transform of the
+    masked-language-model head."""
     pooler_width: Size | None = 1024
     """Width of the pooler's dense layer; null takes `width`."""
 

@@ -192,8 +192,12 @@ class _WithHead(CrammedPreTrainedModel):
     output_kind: type
     of_choices = False
 
+    def pooled(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        """What the logits are of, from hidden states [B, S, D] and their mask [B, S]."""
+        return hidden
+
     def logits_of(self, hidden: Tensor) -> Tensor:
-        """The logits for hidden states [B, S, D]."""
+        """The logits for what `pooled` returns."""
         raise NotImplementedError
 
     def loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -216,7 +220,7 @@ class _WithHead(CrammedPreTrainedModel):
         if self.of_choices:
             given = tuple(None if each is None else each.flatten(0, 1) for each in given)
         encoded = self.encode(given, output_attentions, output_hidden_states)
-        logits = self.logits_of(encoded.last_hidden_state)
+        logits = self.logits_of(self.pooled(encoded.last_hidden_state, given[1]))
         if self.of_choices:
             logits = logits.view(-1, (inputs_embeds if input_ids is None else input_ids).shape[1])
         loss = None if labels is None else self.loss_of(logits, labels)
@@ -247,14 +251,15 @@ class CrammedForMaskedLM(_WithHead):
 
 
 class CrammedForSequenceClassification(_WithHead):
-    """Logits over classes from the first token."""
+    """Logits over classes of texts."""
 
     output_kind = SequenceClassifierOutput
+    pooled = SequenceClassifier.pooled
     logits_of = SequenceClassifier.classify
 
     def __init__(self, config: CrammedConfig) -> None:
         super().__init__(config, SequenceClassifier, config.num_labels)
-        self.classifier_kind = config.classifier
+        self.pooling, self.classifier_kind = config.pooling, config.classifier
         self.post_init()
 
     def loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -276,11 +281,12 @@ class CrammedForMultipleChoice(_WithHead):
 
     output_kind = MultipleChoiceModelOutput
     of_choices = True
+    pooled = SequenceClassifier.pooled
     logits_of = SequenceClassifier.classify
 
     def __init__(self, config: CrammedConfig) -> None:
         super().__init__(config, SequenceClassifier, 1)
-        self.classifier_kind = config.classifier
+        self.pooling, self.classifier_kind = config.pooling, config.classifier
         self.post_init()
 
 

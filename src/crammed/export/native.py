@@ -76,6 +76,7 @@ MODERNBERT: Holds = {
     "decoder_bias": BOTH,
     "attention_start": ("random", "neighbours"),
     "ffn_dropout": ("hidden",),
+    "pooling": ("first", "mean"),
     "classifier": ("head-transform",),
 }
 BERT: Holds = {
@@ -143,7 +144,7 @@ def modernbert_config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
         "attention_dropout": FINETUNE_DROPOUT,
         "mlp_dropout": FINETUNE_DROPOUT,
         "classifier_dropout": FINETUNE_DROPOUT,
-        "classifier_pooling": "cls",
+        "classifier_pooling": "mean" if config.pooling == "mean" else "cls",
         "classifier_bias": config.linear_bias,
         "classifier_activation": ACTIVATIONS[config.activation].transformers,
         "decoder_bias": config.decoder_bias,

@@ -295,12 +295,12 @@ class MaskedLM(nn.Module):
 
 
 class SequenceClassifier(nn.Module):
-    """Maps the first token to `outputs` logits, through the model family's own head."""
+    """Maps a text to `outputs` logits, through the model family's own head."""
 
     def __init__(self, config: Config, vocab_size: int, outputs: int) -> None:
         super().__init__()
         self.encoder = Encoder(config, vocab_size)
-        self.classifier_kind = config.classifier
+        self.pooling, self.classifier_kind = config.pooling, config.classifier
         pooled = config.width
         if config.classifier == "pooler":
             pooled = config.pooler_width or config.width
@@ -314,13 +314,21 @@ class SequenceClassifier(nn.Module):
         self, ids: Tensor, mask: Tensor | None = None, types: Tensor | None = None
     ) -> Tensor:
         """Logits [B, outputs]."""
-        return self.classify(self.encoder(ids, mask, types))
+        return self.classify(self.pooled(self.encoder(ids, mask, types), mask))
 
-    def classify(self, hidden: Tensor) -> Tensor:
-        """Hidden states [B, S, D] to logits [B, outputs]."""
-        first = hidden[:, 0]
-        pooled = self.pooler(first).tanh() if self.classifier_kind == "pooler" else self.head(first)
-        logits: Tensor = self.classifier(self.drop(pooled))
+    def pooled(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        """Hidden states [B, S, D] to what stands for the texts [B, D]."""
+        if self.pooling == "first":
+            return hidden[:, 0]
+        if mask is None:
+            return hidden.mean(1)
+        weights = mask.unsqueeze(-1).to(hidden.dtype)
+        return (hidden * weights).sum(1) / weights.sum(1)
+
+    def classify(self, text: Tensor) -> Tensor:
+        """What stands for the texts [B, D] to logits [B, outputs]."""
+        read = self.pooler(text).tanh() if self.classifier_kind == "pooler" else self.head(text)
+        logits: Tensor = self.classifier(self.drop(read))
         return logits
 
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from crammed.errors import InputError
 from crammed.formats.records import Record
+from crammed.keys import key
 from crammed.tasks.columns import TaskColumns, column
 from crammed.tasks.labels import in_order, is_unlabelled, is_untagged, list_of, name_of
 from crammed.tasks.layouts import FoundSplit, SuiteData, open_data
@@ -81,7 +83,7 @@ def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True)
     tests = _existing(opened, task, task.test) if test else {}
     names = _class_names(task, train)
     _check_metrics(task, names)
-    rows = read_rows(train.shown, train.records(), TaskColumns(task, task.text, names))
+    rows = read_rows(train.shown, _sampled(train, task), TaskColumns(task, task.text, names))
     _check_training(train, task, rows, names)
 
     def read(split: FoundSplit, spec: SplitSpec, *, labelled: bool) -> Rows:
@@ -102,6 +104,16 @@ def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True)
         sha256=digest.hexdigest(),
         test_sha256={name: _sha256(split.digest()) for name, split in tests.items()},
     )
+
+
+def _sampled(train: FoundSplit, task: Task) -> Iterator[tuple[str, Record]]:
+    """The records of the training split that the task uses, in their order."""
+    if (most := task.most_rows) is None:
+        return train.records()
+    count = sum(1 for _ in train.records())
+    draw = np.random.Generator(np.random.PCG64(key(0, "most_rows")))
+    used = np.isin(np.arange(count), draw.permutation(count)[:most])
+    return compress(train.records(), used)
 
 
 def _sha256(text: str) -> str:

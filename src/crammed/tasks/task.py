@@ -135,6 +135,8 @@ class Task(Section):
     """Folder of its splits in the suite's data, and its configuration on the hub; the first that
     exists, if there are several. By default its name."""
     train: str = "train"
+    most_rows: PositiveInt | None = None
+    """Training rows to use at most: if there are more, a sample, always the same."""
     scored: dict[str, Scored] = Field(default_factory=dict)
     """Name of a number -> the split that it is the score on; see `numbers`."""
     test: dict[str, SplitSpec] = Field(default_factory=dict)
