@@ -22,6 +22,7 @@ from crammed.data.masking import Masker
 from crammed.data.preparing.driver import prepare
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import InputError
+from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.export.huggingface import export
 from crammed.machine.device import Device
@@ -116,7 +117,12 @@ def test_the_export_is_of_the_same_class_with_the_same_tokenizer(
         folder / "tokenizer.json"
     ).read_bytes()
     one, other = (AutoConfig.from_pretrained(each).to_dict() for each in (folder, out / "export"))
-    assert {k for k in one if one[k] != other[k]} <= {"_name_or_path", "dtype", "torch_dtype"}
+    assert {k for k in one if one[k] != other[k]} <= {
+        "_name_or_path",
+        "dtype",
+        "torch_dtype",
+        "reference_compile",  # transformers 4 sets it when it loads a ModernBERT
+    }
     assert result["adapted"]["random_weights"] == 0
     assert result["heldout"] != result["adapted"]["heldout"]
     assert not list(out.rglob("*.tmp"))
@@ -202,6 +208,22 @@ def test_dropout_is_the_models_own_unless_it_is_set(originals: dict[str, Path]) 
 
     assert found() == {0.1}
     assert found("model.dropout=0.25") == {0.25}
+
+
+def test_weights_that_transformers_loses_are_noticed_before_training(
+    originals: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Original.find(str(originals["bert"]))
+    load = HuggingFaceBackbone.masked_lm_to_train
+
+    def lose(*given: Any) -> Any:
+        model, missing = load(*given)
+        torch.nn.init.ones_(model.model.cls.predictions.bias)
+        return model, missing
+
+    monkeypatch.setattr(HuggingFaceBackbone, "masked_lm_to_train", lose)
+    with pytest.raises(InputError, match=r"loads cls\.predictions\.\S*bias of bert wrongly: pip"):
+        original.model(tiny())
 
 
 def test_our_own_models_need_no_trust_and_altered_code_is_refused(

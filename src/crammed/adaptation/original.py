@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from crammed.adaptation.shape import outline
 from crammed.config import RunConfig, TokenizerConfig
@@ -21,7 +23,13 @@ from crammed.errors import CrammedError, InputError
 from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone, HuggingFaceMaskedLM
 from crammed.evaluation.backbones.huggingface_files import is_weights, loading, model_files
 from crammed.evaluation.backbones.spec import BackboneSpec
-from crammed.export.huggingface import TOLERANCE, Exported, custom_code, write_custom_code
+from crammed.export.huggingface import (
+    TOLERANCE,
+    Exported,
+    custom_code,
+    importable,
+    write_custom_code,
+)
 from crammed.files.folders import new_folder
 from crammed.files.regular import read_text
 from crammed.files.scratch import scratch_folder
@@ -94,10 +102,32 @@ class Original:
         return self.backbone.masked_lm_to_train(0, None)[1]
 
     def model(self, config: RunConfig) -> HuggingFaceMaskedLM:
-        """The model to train, on the CPU, in training mode."""
+        """The model to train, on the CPU, in training mode.
+
+        Raises:
+            InputError: transformers has not loaded the weights that the folder holds.
+        """
         own = config.model.dropout == self.shape["model.dropout"]
         dropout = None if own else config.model.dropout
-        return self.backbone.masked_lm_to_train(key(config.seed, "initialise"), dropout)[0].train()
+        seed = key(config.seed, "initialise")
+        model = self.backbone.masked_lm_to_train(seed, dropout)[0].train()
+        self._check_weights(model.model.state_dict())
+        return model
+
+    def _check_weights(self, loaded: dict[str, Tensor]) -> None:
+        """Refuse weights that were lost, as RoBERTa's ``lm_head.bias`` is before transformers 4.50.
+
+        Such a model would begin worse than it is, and could not be exported.
+        """
+        for file in self.folder.glob("*.safetensors"):
+            with safe_open(file, "pt") as saved:
+                for name in loaded.keys() & saved.keys():
+                    weight = saved.get_tensor(name).to(loaded[name].dtype)
+                    if not torch.equal(weight, loaded[name]):
+                        raise InputError(
+                            f"this version of transformers loads {name} of {self.name} wrongly: "
+                            "pip install --upgrade transformers"
+                        )
 
     def tokenizer_config(self, folder: Path, config: TokenizerConfig) -> TokenizerConfig:
         """How text is prepared with its tokenizer, which is kept in `folder`."""
@@ -168,8 +198,9 @@ class Original:
         The two rows have different lengths, so that padding is part of the check.
         """
         device = next(model.parameters()).device
-        saved: Any = HuggingFaceBackbone(self.name, folder, trust_remote_code=self.ours)
-        other = saved.masked_lm(device)
+        with importable(folder) as place:
+            saved: Any = HuggingFaceBackbone(self.name, place, trust_remote_code=self.ours)
+            other = saved.masked_lm(device)
         length = min(32, self.backbone.max_length)
         specials = Specials.of(self.tokenizer)
         draw = torch.Generator().manual_seed(0)

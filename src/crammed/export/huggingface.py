@@ -180,7 +180,7 @@ def _write_tokenizer(final: TrainedModel, folder: Path) -> None:
 
 
 @contextmanager
-def _importable(folder: Path) -> Iterator[Path]:
+def importable(folder: Path) -> Iterator[Path]:
     """The folder under a valid package name, since transformers 4 imports it as a package."""
     with scratch_folder() as place:
         name = place / "crammed_export"
@@ -210,7 +210,7 @@ def verify(final: TrainedModel, folder: Path, *, custom: bool) -> float | None:
     ids[:, 0], ids[:, -1] = specials.cls, specials.sep
     mask = torch.ones_like(ids)
     mask[1, length // 2 :] = 0
-    with quiet_transformers(), _importable(folder) as name:
+    with quiet_transformers(), importable(folder) as name:
         theirs_model = AutoModelForMaskedLM.from_pretrained(name, trust_remote_code=custom).eval()
     ours_model = final.masked_lm(torch.device("cpu"))
     with torch.inference_mode():
