@@ -96,6 +96,8 @@ def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True)
     digest = hashlib.sha256()
     for split in (train, *scored.values()):
         digest.update(f"{split.digest()}\n".encode())
+    if task.most_rows:
+        digest.update(f"{task.most_rows} rows\n".encode())
     return TaskData(
         train=rows,
         scored=scored_rows,
