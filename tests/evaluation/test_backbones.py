@@ -13,7 +13,7 @@ from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.export.huggingface import export
-from crammed.model.encoder import TokenClassifier
+from crammed.model.classifiers import TokenClassifier
 from crammed.model.trained import load_trained
 from support.backbones import RECIPES, TEXTS, Load, batch, row
 from support.models import FAMILIES, save_model, untrained

@@ -24,7 +24,7 @@ from crammed.export import native
 from crammed.export.huggingface import export
 from crammed.files.hashes import sha256
 from crammed.machine.device import Device
-from crammed.model.encoder import SequenceClassifier
+from crammed.model.classifiers import SequenceClassifier
 from crammed.model.trained import load_trained, trained_model
 from crammed.rules.recipe import recipe_names
 from crammed.runs.directory import RunDir

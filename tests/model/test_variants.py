@@ -18,15 +18,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from crammed.config import ModelConfig
 from crammed.model import count
 from crammed.model.blocks import ACTIVATIONS, Block, Embedding, Linear, Norm
+from crammed.model.classifiers import SequenceClassifier, TokenClassifier
 from crammed.model.count import block_matrix_parameters, parameters, train_flops_per_token
-from crammed.model.encoder import (
-    Layer,
-    MaskedLM,
-    SequenceClassifier,
-    TokenClassifier,
-    initialise,
-    products_of,
-)
+from crammed.model.encoder import Layer, MaskedLM, initialise, products_of
 from crammed.model.matrices import start_matrices
 from crammed.model.positions import POSITIONS
 from crammed.training.precision import recompute, training_copy

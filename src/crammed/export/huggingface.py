@@ -146,7 +146,7 @@ def custom_code() -> dict[str, str]:
     """The files of custom code: the class for transformers, the encoder, and what it imports."""
     package = resources.files("crammed")
     of_class = (package / "export" / "modeling_crammed.py").read_text("utf-8")
-    files, names = {"modeling_crammed.py": of_class}, ["encoder"]
+    files, names = {"modeling_crammed.py": of_class}, ["classifiers"]
     for name in names:
         text = files[f"{name}.py"] = (package / "model" / f"{name}.py").read_text("utf-8")
         imported = re.findall(r"^from \.(\w+) import", text, re.MULTILINE)

@@ -27,7 +27,8 @@ from transformers.modeling_outputs import (
 # Old versions of transformers copy only the files that this one imports itself.
 from .attention import Attention  # noqa: F401
 from .blocks import Embedding, Linear
-from .encoder import Encoder, MaskedLM, SequenceClassifier, TokenClassifier
+from .classifiers import SequenceClassifier, TokenClassifier
+from .encoder import Encoder, MaskedLM
 from .feedforward import FeedForward  # noqa: F401
 from .positions import Positions  # noqa: F401
 

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.evaluation.backbones.base import SparseMaskedLM, check_length, digest
 from crammed.evaluation.backbones.tokens import Tokenized, by_library
+from crammed.model.classifiers import SequenceClassifier, TokenClassifier
 from crammed.model.count import parameters
-from crammed.model.encoder import Encoder, SequenceClassifier, TokenClassifier, initialise
+from crammed.model.encoder import Encoder, initialise
 from crammed.model.trained import load_trained
 from crammed.tasks.rows import Texts
 
