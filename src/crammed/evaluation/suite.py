@@ -221,8 +221,9 @@ class SuiteEvaluator:
             tokens=self.protocol.epochs * train.tokens,
             majority_class=_majority_class(data.train) if task.kind == "tokens" else 0,
         )
-        # What was fine-tuned can be scored by another positive class.
-        settings = task.model_dump(mode="json", exclude={"positive"})
+        # What was fine-tuned can be scored by another positive class. The hash of the data has the
+        # number of rows: evaluations of versions before `most_rows` are not trained again.
+        settings = task.model_dump(mode="json", exclude={"positive", "most_rows"})
         about = {"sha256": data.sha256, "task": settings, "labels": list(data.labels)}
         for score, rows in data.scored.items():
             self.folder.save_gold(suite.name, score, rows, about)
