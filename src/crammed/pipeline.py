@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from crammed.adaptation.adapting import Adaptation
-from crammed.config import TokenizerConfig
+from crammed.config import FinetuneConfig, TokenizerConfig
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.demo_tasks import write_tasks
 from crammed.data.preparing.driver import prepare
@@ -20,6 +20,7 @@ from crammed.data.preparing.workfolder import remove_left_overs
 from crammed.data.tokenization.named import given_vocabulary
 from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import BackboneSpec
+from crammed.evaluation.evaluation import WITHOUT_FINETUNING, read_tasks
 from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.folder import EvaluationFolder
 from crammed.evaluation.suite import SuiteEvaluator, raise_for_failed_tasks
@@ -30,7 +31,7 @@ from crammed.pretraining import result, train_and_export
 from crammed.rules.choosing import Asked
 from crammed.runs.directory import RunDir
 from crammed.tasks.read import tasks_in
-from crammed.tasks.task import Suite, load_suite, no_such
+from crammed.tasks.task import Suite, load_suite, no_such, suite_names
 from crammed.terminal.progress import Progress
 
 MADE_HERE = "docs"
@@ -38,19 +39,56 @@ MADE_HERE = "docs"
 
 
 @dataclass(frozen=True)
+class GivenTasks:
+    """A suite, and the folder with the data of its tasks.
+
+    Attributes:
+        file: of the suite, if it is the user's own.
+        folder: None for the hub.
+    """
+
+    suite: Suite
+    file: str | None
+    folder: Path | None
+
+    @classmethod
+    def of(cls, suite: str, data: str) -> GivenTasks:
+        """A suite by its name or file, and its folder, or ``hub``.
+
+        Raises:
+            InputError: there is no such suite that fine-tunes, or its file is faulty.
+        """
+        if suite in WITHOUT_FINETUNING:
+            raise InputError(
+                f"nothing is fine-tuned on {suite}: name it once the run has finished, with "
+                f"crammed evaluate RUN --suite {suite}"
+            )
+        file = suite if suite not in suite_names() else None
+        return cls(load_suite(suite), file, None if data == "hub" else Path(data))
+
+    def names(self) -> list[str]:
+        """The tasks whose data is there.
+
+        Raises:
+            InputError: there is none.
+        """
+        return tasks_in(self.suite, self.folder)
+
+
+@dataclass(frozen=True)
 class _Tasks:
-    """Some tasks of a suite, and the folder with their data."""
+    """Some tasks of a suite, and the folder with their data; None for the hub."""
 
     suite: Suite
     names: list[str]
-    data: Path
+    data: Path | None
 
 
 def run_everything(
     asked: Asked,
     out: Path,
     corpus_dir: Path | None,
-    glue: Path | None,
+    given: GivenTasks | None,
     progress: Progress,
     adaptation: Adaptation | None = None,
 ) -> dict[str, Any]:
@@ -61,7 +99,7 @@ def run_everything(
             text is known, before the tokenizer is trained.
         out: the run directory.
         corpus_dir: a prepared corpus; None prepares ``data.sources`` in the run directory.
-        glue: folder of GLUE tasks; None if ``finetune.tasks`` names none of them.
+        given: where the tasks of ``finetune.tasks`` are; None if all of them are made here.
         adaptation: a model of others to go on with; None trains from scratch.
 
     Returns:
@@ -75,7 +113,7 @@ def run_everything(
 
     if corpus_dir is None and not (out / "corpus" / "manifest.json").exists():
         open_sources(asked.config.data)
-    given = _find_tasks(asked.config.finetune.tasks, glue)
+    found = _find_tasks(asked.config.finetune, given)
     run, choose = _opened(asked, out, corpus_dir, progress, adaptation)
     try:
         with run:
@@ -87,7 +125,7 @@ def run_everything(
                 )
                 if adaptation is not None:
                     adaptation.original.check_corpus(corpus)
-                tasks = [*_generated_tasks(run), *given]  # before training, in case this fails
+                tasks = [*_generated_tasks(run, found), *found]  # before training: it may fail
             device = device_of(run.config, corpus.rows, run.path)
             with _stage(run, "pretrain"):
                 train_and_export(run, corpus, device, progress, adaptation=adaptation)
@@ -139,24 +177,27 @@ def _opened(
     return run, choose
 
 
-def _find_tasks(names: Sequence[str], folder: Path | None) -> list[_Tasks]:
-    """The GLUE tasks among these names; their data must exist.
+def _find_tasks(config: FinetuneConfig, given: GivenTasks | None) -> list[_Tasks]:
+    """The tasks to evaluate on whose data is given, which must be without faults.
 
     Raises:
-        InputError: a task is unknown or has no data.
+        InputError: a task is unknown, has no data, or cannot be fine-tuned on its data.
     """
-    suite, made = load_suite("glue"), load_suite(MADE_HERE).tasks
-    wanted = [name for name in names if name not in made]
+    suite, made = given.suite if given else load_suite("glue"), load_suite(MADE_HERE).tasks
+    wanted = [name for name in config.tasks if name in suite.tasks or name not in made]
     if unknown := [name for name in wanted if name not in suite.tasks]:
-        raise InputError(no_such("task", unknown[0], (*suite.tasks, *made)))
+        own = "" if given else "; for a suite of your own, add --suite FILE.yaml --tasks-data DIR"
+        raise InputError(no_such("task", unknown[0], (*suite.tasks, *made)) + own)
     if not wanted:
         return []
-    if folder is None:
+    if given is None:
         raise InputError(f"tasks {', '.join(wanted)} need data: name its folder with --glue FOLDER")
-    there = tasks_in(suite, folder)
-    if missing := [name for name in wanted if name not in there]:
-        raise InputError(f"{folder} has no task {', '.join(missing)}: it has {', '.join(there)}")
-    return [_Tasks(suite, wanted, folder)]
+    if missing := [name for name in wanted if name not in (there := given.names())]:
+        raise InputError(
+            f"{given.folder} has no task {', '.join(missing)}: it has {', '.join(there)}"
+        )
+    read_tasks(suite, suite.select(wanted), given.folder, config.batch, given.file)
+    return [_Tasks(suite, wanted, given.folder)]
 
 
 def _corpus_of(
@@ -185,10 +226,10 @@ def _corpus_of(
     return prepare(config.data, tokenizer, path, progress, config.compute, choose=choose)
 
 
-def _generated_tasks(run: RunDir) -> list[_Tasks]:
+def _generated_tasks(run: RunDir, found: Sequence[_Tasks]) -> list[_Tasks]:
     """The run's demonstration tasks, generated from the documentation on this machine."""
-    suite = load_suite(MADE_HERE)
-    names = [name for name in run.config.finetune.tasks if name in suite.tasks]
+    suite, others = load_suite(MADE_HERE), {name for each in found for name in each.names}
+    names = [name for name in run.config.finetune.tasks if name not in others]
     if not names:
         return []
     folder = run.path / "tasks"

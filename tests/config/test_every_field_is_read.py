@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from crammed import config as config_module
 from crammed.config import Section
 from crammed.config.optim import OptimizerConfig
-from crammed.pipeline import run_everything
+from crammed.pipeline import GivenTasks, run_everything
 from crammed.rules.choosing import Asked
 from crammed.schedule import Curve
 from crammed.terminal.progress import SILENT
@@ -50,6 +50,7 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
     glue = write_task(tmp_path / "glue", "rte", rows=40)
     downstream = tmp_path / "downstream"
     shutil.copytree(glue, downstream)
+    tasks = GivenTasks.of("glue", str(glue))
     for file in downstream.rglob("*.jsonl*"):
         row = {"sentence1": " ".join(sentences(2)), "sentence2": "No.", "label": 0}
         file.unlink()
@@ -109,7 +110,7 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
         # What validation read does not count: a field must be read by what runs.
         built |= reads
         reads.clear()
-        run_everything(Asked(config), tmp_path / f"run{number}", None, glue, SILENT)
+        run_everything(Asked(config), tmp_path / f"run{number}", None, tasks, SILENT)
         built |= {("run", f"{c}.{f}") for c, f in reads}
     used = {tuple(entry[1].split(".")) for entry in built if entry[0] == "run"}
     fields = {

@@ -55,6 +55,44 @@ def row(text: Any = "a", label: Any = 0, **more: Any) -> dict[str, Any]:
 TWO = [row("a", 0), row("b", 1)]
 
 
+def test_the_suite_of_small_encoders_reads_the_layout_in_the_documents(tmp_path: Path) -> None:
+    pair = {"sentence1": "one", "sentence2": "two"}
+    words = {"tokens": ["a", "b"], "upos": ["NOUN", "VERB"], "deprel": ["nsubj", "root"]}
+    relations = ("NEUTRAL", "ENTAILMENT", "CONTRADICTION")
+    folders: dict[str, tuple[str, Rows]] = {
+        "sst2": ("validation", [{"sentence": "one", "label": n} for n in range(2)]),
+        "subj": ("test", [{"sentence": "one", "label": n} for n in range(2)]),
+        "trec": ("test", [{"sentence": "one", "label": name} for name in ("ENTY", "NUM")]),
+        "sick": ("test", [{**pair, "score": n, "label": x} for n, x in enumerate(relations)]),
+        "stsb": ("validation", [{**pair, "label": n / 2} for n in range(3)]),
+        "qnli": ("validation", [{"question": "?", "sentence": "!", "label": n} for n in range(2)]),
+        "mnli": (
+            "validation_matched",
+            [{"premise": "one", "hypothesis": "two", "label": n} for n in range(3)],
+        ),
+        "ewt": ("test", [words]),
+    }
+    for number, (name, (scored, rows)) in enumerate(folders.items()):
+        for split in ("train", scored):
+            text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+            (tmp_path / name).mkdir(exist_ok=True)
+            file = tmp_path / name / f"{split}.jsonl"
+            if number % 2:
+                file.write_bytes(text)
+            else:
+                file.with_suffix(".jsonl.gz").write_bytes(gzip.compress(text))
+    suite = load_suite("small")
+    assert tasks_in(suite, tmp_path) == list(suite.tasks)
+    for name, task in suite.tasks.items():
+        found = read_task(task, tmp_path, suite)
+        (scored_split,) = task.numbers.values()
+        assert (list(found.scored), scored_split.split) == ([name], folders[task.folders[0]][0])
+        assert len(found.train) == len(folders[task.folders[0]][1])
+    documented = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text("utf-8")
+    for name, task in suite.tasks.items():
+        assert f"| `{name}` | `{task.folders[0]}` |" in documented
+
+
 def test_classes_by_number(tmp_path: Path) -> None:
     data = read(tmp_path, [row("a", 1, idx=7), row("b", 0, idx=None)], labels=["no", "yes"])
     assert data.train.texts == [("a",), ("b",)]

@@ -173,7 +173,10 @@ def _refuse_places(arguments: list[str]) -> None:
             raise InputError(f"{name} {shown} is not UTF-8 text: choose another name")
 
 
-_PLACES = ("--out", "--to", "--work", "--into", "--submission", "--untrained-in", "--corpus")
+_PLACES = (
+    *("--out", "--to", "--work", "--into", "--submission", "--untrained-in", "--corpus"),
+    *("--glue", "--tasks-data"),
+)
 """Options that name a file or a folder."""
 _GO_ON = ("run", "prepare", "pretrain", "adapt", "evaluate", "study")
 """Verbs that continue from what an earlier call with the same words has finished."""

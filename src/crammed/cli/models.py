@@ -20,7 +20,7 @@ ModelArgument = Annotated[
     typer.Argument(metavar="MODEL", help="A run, a Hugging Face folder, or a name on the hub."),
 ]
 SuiteOption = Annotated[
-    str, typer.Option(help="glue, superglue, race, swag, docs, FILE.yaml, blimp or heldout.")
+    str, typer.Option(help="glue, superglue, small, race, swag, docs, FILE.yaml, blimp or heldout.")
 ]
 TasksOption = Annotated[
     str | None, typer.Option(help="Tasks to evaluate, such as rte,mrpc (default: all).")

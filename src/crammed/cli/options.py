@@ -62,7 +62,7 @@ _SET_BY_OPTIONS = (
     ("--data", "data.sources"),
     ("--corpus", "corpus"),
     ("--fit", "follows_budget"),
-    ("--tasks or --glue", "finetune.tasks"),
+    ("--tasks, --suite or --glue", "finetune.tasks"),
 )
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
@@ -171,16 +171,6 @@ def show_recipe(progress: Progress, asked: Asked) -> None:
             f"budget  {config.budget.limit}, from recipe {config.recipe}; choose another with "
             "--budget, such as --budget 1h"
         )
-
-
-def task_names(named: str | None, folder: Path | None) -> list[str]:
-    """The tasks that were named; otherwise all GLUE tasks in the folder."""
-    from crammed.tasks.read import tasks_in
-    from crammed.tasks.task import load_suite
-
-    if named is not None:
-        return [name for name in named.split(",") if name]
-    return tasks_in(load_suite("glue"), folder) if folder is not None else []
 
 
 def _recipe_and_overrides(words: list[str]) -> tuple[str | None, list[str]]:

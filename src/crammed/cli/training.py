@@ -23,7 +23,6 @@ from crammed.cli.options import (
     configure,
     show_recipe,
     shown_progress,
-    task_names,
 )
 from crammed.cli.output import Line, print_result
 from crammed.errors import InputError
@@ -31,6 +30,7 @@ from crammed.errors import InputError
 if TYPE_CHECKING:
     from crammed.data.corpus import Corpus
     from crammed.machine.device import Device
+    from crammed.pipeline import GivenTasks
     from crammed.rules.choosing import Asked
     from crammed.terminal.progress import Progress
     from crammed.training.distributed import Group
@@ -43,12 +43,22 @@ def run(
     budget: BudgetOption = None,
     data: DataOption = None,
     corpus: CorpusOption = None,
+    suite: Annotated[
+        str, typer.Option(help="glue, superglue, small, race, swag, docs or FILE.yaml.")
+    ] = "glue",
+    tasks_data: Annotated[
+        str | None,
+        typer.Option(
+            "--tasks-data",
+            metavar="DIR",
+            help="Folder of the suite's tasks to fine-tune on (docs/evaluation.md), or hub.",
+        ),
+    ] = None,
     glue: Annotated[
-        Path | None,
-        typer.Option(help="GLUE folder, with a folder for each task (docs/evaluation.md)."),
+        str | None, typer.Option(metavar="DIR", help="Short for --suite glue --tasks-data DIR.")
     ] = None,
     tasks: Annotated[
-        str | None, typer.Option(help="Tasks, such as rte,mrpc (default: all that --glue has).")
+        str | None, typer.Option(help="Tasks, such as rte,mrpc (default: all in the folder).")
     ] = None,
     seed: SeedOption = None,
     out: RunOption = None,
@@ -62,8 +72,11 @@ def run(
     from crammed.training.plan import refuse_too_little
 
     fixed: dict[str, Any] = {}
-    if tasks is not None or glue is not None:
-        fixed["finetune"] = {"tasks": task_names(tasks, glue)}
+    given = _given_tasks(suite, tasks_data, glue)
+    if tasks is not None:
+        fixed["finetune"] = {"tasks": [name for name in tasks.split(",") if name]}
+    elif given is not None:
+        fixed["finetune"] = {"tasks": given.names()}
     asked, opened, out = configure(
         words, fixed, budget, seed, data, corpus, fit=fit, out=out, last="report.html"
     )
@@ -76,8 +89,24 @@ def run(
     with shown_progress() as progress:
         show_recipe(progress, asked)
         progress.line(f"run  {out}")
-        result = run_everything(asked, out, corpus, glue, progress)
+        result = run_everything(asked, out, corpus, given, progress)
     print_result(result, as_json, run_lines(result))
+
+
+def _given_tasks(suite: str, data: str | None, glue: str | None) -> GivenTasks | None:
+    """Where the tasks are that options name, if any do.
+
+    Raises:
+        InputError: the options contradict each other, or one is missing.
+    """
+    from crammed.pipeline import GivenTasks
+
+    if glue is not None and (data is not None or suite != "glue"):
+        raise InputError("use --glue DIR, or --suite with --tasks-data, not both")
+    data = data if glue is None else glue
+    if data is None and suite != "glue":
+        raise InputError(f"suite {suite} needs the folder of its tasks: --tasks-data DIR")
+    return None if data is None else GivenTasks.of(suite, data)
 
 
 def pretrain(

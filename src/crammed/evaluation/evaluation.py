@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -99,12 +100,11 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
         return {**result, "suites": {request.suite: scores}}
     data = None if request.data == "hub" else Path(request.data)
     tasks = suite.select(request.tasks or tasks_in(suite, data))
-    own = request.suite not in suite_names()
-    read = _read_own(request, suite, tasks, data, protocol.batch) if own else {}
-    numerics = Numerics.on(device)
-    twins = None
-    if request.twins is not None:
-        twins = SharedTwins.of(request.twins, backbone, protocol, numerics)
+    file = None if request.suite in suite_names() else request.suite
+    test = request.submission is not None
+    read = read_tasks(suite, tasks, data, protocol.batch, file, test=test) if file else {}
+    numerics, shared = Numerics.on(device), request.twins
+    twins = SharedTwins.of(shared, backbone, protocol, numerics) if shared is not None else None
     with EvaluationFolder(path, backbone, protocol) as folder:
         evaluator = SuiteEvaluator(
             folder,
@@ -114,7 +114,7 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
             numerics,
             progress,
             untrained=request.untrained,
-            test=request.submission is not None,
+            test=test,
             twins=twins,
             jobs=request.jobs,
         )
@@ -129,10 +129,22 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
     return {**result, "suites": {suite.name: scores}}
 
 
-def _read_own(
-    request: Request, suite: Suite, tasks: list[Task], data: Path | None, batch: int
+def read_tasks(
+    suite: Suite,
+    tasks: Sequence[Task],
+    data: Path | None,
+    batch: int,
+    file: str | None = None,
+    *,
+    test: bool = False,
 ) -> dict[str, TaskData]:
-    """The data of a user's own tasks, whose faults are theirs to mend before any work.
+    """The data of tasks, whose faults are the user's to mend before any work.
+
+    Args:
+        data: folder of the tasks; None for the hub.
+        batch: rows of a batch of fine-tuning.
+        file: the suite's file, if it is the user's own and may be at fault.
+        test: also read the test splits, for a submission.
 
     Raises:
         InputError: naming the fault of each task that cannot be fine-tuned, a line each.
@@ -140,7 +152,7 @@ def _read_own(
     read, faults = {}, []
     for task in tasks:
         try:
-            found = read_task(task, data, suite, test=request.submission is not None)
+            found = read_task(task, data, suite, test=test)
             if len(found.train) < batch:
                 raise InputError(
                     f"{len(found.train)} training rows are fewer than one batch of {batch}: add "
@@ -149,7 +161,8 @@ def _read_own(
             read[task.name] = found
         except InputError as error:
             fault = str(error).removeprefix(f"task {task.name}: ")
-            faults.append(f"task {task.name}: {fault}; change the data, or {request.suite}")
+            mend = "change the data" + (f", or {file}" if file is not None else "")
+            faults.append(f"task {task.name}: {fault}; {mend}")
     if faults:
         raise InputError(*(f"{len(faults)} faults:", *faults)[len(faults) < 2 :])
     return read
