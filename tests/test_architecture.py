@@ -24,7 +24,7 @@ FLOORS = (
     # rooms of its own.
     ("__main__",),
     ("cli",),
-    ("doctor",),
+    ("doctor", "deciding"),
     ("pipeline",),
     ("pretraining",),
     ("report",),
@@ -51,7 +51,7 @@ FLOORS = (
     ("columns", "errors", "hints", "keys", "quantity", "safepath", "sentences", "__init__"),
 )
 FLOOR = {room: -floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-PUBLIC_FUNCTIONS = {"run", "load", "prepare", "pretrain", "evaluate", "adapt"}
+PUBLIC_FUNCTIONS = {"run", "load", "prepare", "pretrain", "evaluate", "adapt", "decide"}
 
 
 def modules() -> dict[str, Path]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from crammed.evaluation.comparison import compare_models
+from crammed.evaluation.decision import decided, judged, sentences
 from crammed.evaluation.finetuning.arrays import save_arrays
 from crammed.evaluation.folder import outputs_file
 from crammed.evaluation.scores.bootstrap import resampled_medians
@@ -144,11 +145,11 @@ def test_numbers_of_one_task_have_the_same_seeds_in_a_resample() -> None:
     assert one.tolist() != elsewhere.tolist()
 
 
-def _evaluated(folder: Path, protocol: dict[str, Any], share: float) -> Path:
+def _evaluated(folder: Path, protocol: dict[str, Any], share: float, **fields: Any) -> Path:
     """Scores of three seeds that are wrong in this share of the rows of one task."""
     about = {"model": {"name": folder.name, "sha256": folder.name}, "protocol": protocol}
     write_json(folder / "evaluation.json", about)
-    entry = {**number(100 * (1 - share)), "seeds": [0.0] * 3}
+    entry = {**number(100 * (1 - share)), "seeds": [0.0] * 3, **fields}
     write_json(folder / "scores.json", {**about, "suites": {"mine": {"tasks": {"a": entry}}}})
     described = {"sha256": "d", "labels": [], "groups": [], "choices": 1, "index": [*range(COUNT)]}
     none = np.asarray([], np.int64)
@@ -194,3 +195,52 @@ def test_a_task_that_the_suite_no_longer_has_is_named(tmp_path: Path) -> None:
         write_json(tmp_path / name / "scores.json", {**about, **scores})
     found = compare_models(tmp_path / "one", tmp_path / "other", str(suite))
     assert found.entries == [{"name": "removed", "why": "suite mine no longer has it"}]
+
+
+@pytest.mark.parametrize(
+    ("wrong_shares", "linear", "best", "level", "said"),
+    [
+        ((0.4, 0.2, 0.1), None, "from scratch", ["from scratch"], "train from scratch: on the one"),
+        ((0.4, 0.2, 0.2), None, "adapted", ["adapted", "from scratch"], "adapt the encoder to"),
+        ((0.2, 0.2, 0.4), 79.0, "as it is", ["TF-IDF", "as it is", "adapted"], "TF-IDF with a"),
+        ((0.2, 0.4, 0.4), 70.0, "as it is", ["as it is"], "take the encoder as it is: on the one"),
+        ((0.2, 0.4, 0.4), 95.0, "TF-IDF", ["TF-IDF"], "TF-IDF with a linear model may be all"),
+    ],
+)
+def test_the_cheapest_way_that_is_not_shown_to_be_worse_is_decided_for(
+    tmp_path: Path,
+    wrong_shares: tuple[float, ...],
+    linear: float | None,
+    best: str,
+    level: list[str],
+    said: str,
+) -> None:
+    """Whatever protocols the models were judged by: each has the rate of its width."""
+    suite = Suite(name="mine", tasks={"a": TASKS["a"]})
+    folders = {}
+    for n, way in enumerate(("as it is", "adapted", "from scratch")):
+        share = wrong_shares[n]
+        fields: dict[str, Any] = {"interval": [96 - 100 * share, 104 - 100 * share]}
+        fields |= {} if linear is None else {"linear": linear}
+        folders[way] = _evaluated(tmp_path / way, {"lr": n}, share, **fields)
+    scores = judged(suite, folders)
+    assert (scores["a"]["best"], scores["a"]["level"]) == (best, level)
+    assert decided(scores) == level[0]
+    words = sentences(scores)
+    assert words[0].startswith(said)
+    others = [way for way in level if way != best]
+    beside = f"; {' and '.join(others)} not shown" if others else ", ahead of the others"
+    assert f"{beside}" in words[1]
+
+
+def test_nothing_is_decided_by_a_score_that_a_model_lacks(tmp_path: Path) -> None:
+    suite = Suite(name="mine", tasks={"a": TASKS["a"]})
+    fields = {"interval": [70.0, 90.0]}
+    folders = {
+        way: _evaluated(tmp_path / way, {}, 0.2, **fields) for way in ("adapted", "as it is")
+    }
+    folders["from scratch"] = _evaluated(tmp_path / "c", {}, 0.2, failed="memory ran out")
+    scores = judged(suite, folders)
+    assert scores["a"]["failed"] == "from scratch: memory ran out"
+    assert decided(scores) is None
+    assert sentences(scores)[0].startswith("no task could be scored with every model")

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TextIO, cast
 import typer
 
 from crammed import __version__
-from crammed.cli import adapting, corpora, machine, models, planning, studies, training
+from crammed.cli import adapting, corpora, deciding, machine, models, planning, studies, training
 from crammed.cli.usage import UsageError, in_one_line, refuse_spaces
 from crammed.errors import CrammedError, InputError, Interrupted
 from crammed.terminal.quiet import silence, visible
@@ -37,6 +37,7 @@ for verb in (
     corpora.prepare,
     training.pretrain,
     adapting.adapt,
+    deciding.decide,
     models.evaluate,
     models.finetune,
     models.predict,
@@ -178,7 +179,7 @@ _PLACES = (
     *("--glue", "--tasks-data"),
 )
 """Options that name a file or a folder."""
-_GO_ON = ("run", "prepare", "pretrain", "adapt", "evaluate", "study")
+_GO_ON = ("run", "prepare", "pretrain", "adapt", "decide", "evaluate", "study")
 """Verbs that continue from what an earlier call with the same words has finished."""
 
 
@@ -189,7 +190,7 @@ def _run(verb: str) -> None:
         InputError: it has no such option or argument, or lacks one.
     """
     refuse_spaces(sys.argv[1:])
-    if verb in ("run", "prepare", "adapt", "study"):
+    if verb in ("run", "prepare", "adapt", "decide", "study"):
         sys.argv[1:] = _spread_data(sys.argv[1:])
     try:
         app(prog_name="crammed", standalone_mode=False)

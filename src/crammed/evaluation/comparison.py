@@ -55,26 +55,11 @@ def compare_models(a: Path, b: Path, suite: str) -> Comparison:
     if suite in WITHOUT_FINETUNING:
         raise InputError(f"--compare does not take {suite}, which gives one number for each model")
     loaded = load_suite(suite)
-    folders = (a, b)
-    stored = tuple(read_scores(folder) for folder in folders)
-    for folder, scores in zip(folders, stored, strict=True):
+    one, other = read_scores(a), read_scores(b)
+    for folder, scores in ((a, one), (b, other)):
         if loaded.name not in scores["suites"]:
             raise InputError(_without(loaded.name, folder, scores["suites"]))
-    tasks_a, tasks_b = (scores["suites"][loaded.name]["tasks"] for scores in stored)
-    differences: dict[str, Difference] = {}
-    # A stored score may belong to a task that has since been removed from the suite.
-    reasons = dict.fromkeys(tasks_a, f"suite {loaded.name} no longer has it")
-    for task in loaded.tasks.values():
-        for name in task.numbers:
-            if any("seeds" not in scores.get(name, {}) for scores in (tasks_a, tasks_b)):
-                continue
-            found = _difference(loaded, task, name, folders, (tasks_a[name], tasks_b[name]))
-            if isinstance(found, str):
-                reasons[name] = found
-            else:
-                differences[name] = found
-    entries = compare(loaded, tasks_a, tasks_b, differences, reasons)
-    one, other = stored
+    entries = differences(loaded, a, b)
     notes = []
     if one["model"]["sha256"] == other["model"]["sha256"]:
         notes.append("A and B are the same model: the hash of their files is the same")
@@ -85,6 +70,25 @@ def compare_models(a: Path, b: Path, suite: str) -> Comparison:
             "difference; evaluate both by one protocol (--protocol FILE.yaml)"
         )
     return Comparison(one["model"]["name"], other["model"]["name"], entries, notes)
+
+
+def differences(suite: Suite, a: Path, b: Path) -> list[dict[str, Any]]:
+    """The entries of `compare` on two folders that have scores of the suite, by any protocols."""
+    folders = (a, b)
+    tasks_a, tasks_b = (read_scores(folder)["suites"][suite.name]["tasks"] for folder in folders)
+    found: dict[str, Difference] = {}
+    # A stored score may belong to a task that has since been removed from the suite.
+    reasons = dict.fromkeys(tasks_a, f"suite {suite.name} no longer has it")
+    for task in suite.tasks.values():
+        for name in task.numbers:
+            if any("seeds" not in scores.get(name, {}) for scores in (tasks_a, tasks_b)):
+                continue
+            each = _difference(suite, task, name, folders, (tasks_a[name], tasks_b[name]))
+            if isinstance(each, str):
+                reasons[name] = each
+            else:
+                found[name] = each
+    return compare(suite, tasks_a, tasks_b, found, reasons)
 
 
 def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,85 @@
+"""Train from scratch, adapt an encoder of others, or take it as it is: all three on one's tasks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from crammed.adaptation.adapting import Adaptation
+from crammed.errors import InputError
+from crammed.evaluation.decision import ADAPTED, AS_IT_IS, SCRATCH, decided, judged
+from crammed.evaluation.evaluation import WITHOUT_FINETUNING, Request, evaluate, read_tasks
+from crammed.evaluation.protocol import protocol_for
+from crammed.evaluation.suite import raise_for_failed_tasks
+from crammed.pipeline import run_everything
+from crammed.report.decision import write_decision
+from crammed.rules.choosing import Asked
+from crammed.tasks.read import tasks_in
+from crammed.tasks.task import Suite, load_suite, suite_names
+from crammed.terminal.progress import Progress
+
+
+def decide(
+    scratch: Asked,
+    adapting: Asked,
+    adaptation: Adaptation,
+    request: Request,
+    out: Path,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Train both models, and score them and the encoder of others on the same tasks.
+
+    A repeated call goes on where an earlier one ended.
+
+    Args:
+        scratch, adapting: what to run, `as_begun` in `places`.
+        adaptation: of the encoder of others.
+        request: that encoder, and the tasks.
+        out: the folder for everything.
+
+    Returns:
+        ``{"decision": way, "scores": as from `judged`, "models": {way: model}, "folder",
+        "report"}``.
+
+    Raises:
+        InputError: wrong input; faults of the tasks are noticed before anything is trained.
+        TaskFailed: everything finished, but a task has no score.
+    """
+    suite, runs = _readable(request), places(out)
+    run_everything(scratch, runs[SCRATCH], None, None, progress)
+    run_everything(adapting, runs[ADAPTED], None, None, progress, adaptation)
+    models = {AS_IT_IS: request.model, ADAPTED: str(runs[ADAPTED]), SCRATCH: str(runs[SCRATCH])}
+    folders = {way: out / "evaluations" / way.replace(" ", "-") for way in models}
+    suites = {}
+    for way, model in models.items():
+        progress.line(f"{way}  {model}")
+        values = evaluate(replace(request, model=model, into=folders[way]), progress)
+        suites[way] = values["suites"][suite.name]
+    scores = judged(suite, folders)
+    report = write_decision(scores, models, out / "report.html")
+    raise_for_failed_tasks(suites)
+    found: dict[str, Any] = {"decision": decided(scores), "scores": scores, "models": models}
+    return {**found, "folder": str(out), "report": str(report)}
+
+
+def places(out: Path) -> dict[str, Path]:
+    """The run directories within `out`."""
+    return {SCRATCH: out / "from-scratch", ADAPTED: out / "adapted"}
+
+
+def _readable(request: Request) -> Suite:
+    """The suite, whose data is read once so that its faults are known before anything is trained.
+
+    Raises:
+        InputError: the suite fine-tunes nothing, or its tasks have faults.
+    """
+    if request.suite in WITHOUT_FINETUNING:
+        raise InputError(f"{request.suite} has no tasks to fine-tune on: name another --suite")
+    suite = load_suite(request.suite)
+    data = None if request.data == "hub" else Path(request.data)
+    tasks = suite.select(request.tasks or tasks_in(suite, data))
+    batch = protocol_for(request.model, request.protocol, request.seeds).batch
+    own = None if request.suite in suite_names() else request.suite
+    read_tasks(suite, tasks, data, batch, own)
+    return suite

@@ -1,0 +1,60 @@
+"""The page of a decision between several ways to an encoder: the scores of all, and words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import crammed
+from crammed.evaluation.decision import WAYS, sentences
+from crammed.files.writing import write_text
+from crammed.report.bars import Bar
+from crammed.report.page import templates
+from crammed.terminal.quiet import visible
+
+
+def write_decision(
+    scores: Mapping[str, Mapping[str, Any]], models: Mapping[str, str], out: Path
+) -> Path:
+    """Write the page to `out`, and return `out`.
+
+    Args:
+        scores: as `crammed.evaluation.decision.judged` returns them.
+        models: way -> run directory, folder or name of its model.
+    """
+    reports = {
+        way: f"{Path(model).name}/report.html"
+        for way, model in models.items()
+        if (out.parent / Path(model).name / "report.html").exists()
+    }
+    page = (
+        templates()
+        .get_template("decision.html.j2")
+        .render(
+            scores=scores,
+            bars={name: _bars(each) for name, each in scores.items() if "ways" in each},
+            ways=[
+                way for way in WAYS if any(way in each.get("ways", ()) for each in scores.values())
+            ],
+            models=models,
+            reports=reports,
+            sentences=sentences(scores),
+            version=crammed.__version__,
+        )
+    )
+    write_text(out, visible(page))
+    return out
+
+
+def _bars(score: Mapping[str, Any]) -> list[Bar]:
+    """The score of each way; those that are level with the best stand out."""
+    return [
+        Bar(
+            way,
+            f"{each['score']:.1f}",
+            max(0.0, each["score"]),
+            "own" if way == score["best"] else "part" if way in score["level"] else "",
+        )
+        for way, each in score["ways"].items()
+    ]

@@ -1,0 +1,72 @@
+"""Three ways to an encoder, judged by one's own tasks: the command, its page, what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from crammed.doctor import TINY
+from support.adapting import save_family
+from support.command import crammed
+
+SMALL = [*TINY, "compute.workers=1", "compute.dtype=float32"]
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    """A suite of one's own, whose label says which of two words a text contains."""
+    folder = tmp_path / "tasks"
+    folder.mkdir()
+    rows = [{"text": f"the {('boat', 'fox')[n % 2]} number {n}", "label": n % 2} for n in range(48)]
+    for split in ("train", "validation"):
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "mine.yaml").write_text("tasks: {animals: {text: text, metric: accuracy}}\n")
+    (tmp_path / "quick.yaml").write_text("{seeds: 2, epochs: 1, batch: 8, max_length: 32}\n")
+    return folder
+
+
+def test_all_three_are_trained_scored_and_shown(
+    tmp_path: Path, tasks: Path, text_file: Path
+) -> None:
+    save_family(tmp_path / "encoder", "bert")
+    words: list[str | Path] = ["decide", "encoder", *SMALL, "--data", text_file]
+    words += ["--suite", "mine.yaml", "--tasks-data", tasks, "--protocol", "quick.yaml"]
+    words += ["--budget", "4updates", "--out", "out", "--device", "cpu", "--json"]
+    done = crammed(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    ways = found["scores"]["animals"]["ways"]
+    assert set(ways) >= {"as it is", "adapted", "from scratch"}
+    assert found["decision"] in found["scores"]["animals"]["level"]
+    assert (tmp_path / "out/from-scratch/summary.json").exists()
+    adapted = json.loads((tmp_path / "out/adapted/summary.json").read_text())
+    assert "adapted from encoder" in adapted["outside_rules"]
+    page = (tmp_path / "out/report.html").read_text("utf-8")
+    assert 'href="from-scratch/report.html"' in page
+    assert f"{ways['adapted']['score']:.1f}" in page
+
+    again = crammed(*words[:-1], cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "animals" in again.stdout
+    assert "report    out/report.html" in again.stdout
+    assert again.stderr.count("pretraining  finished earlier") == 2
+
+
+def test_faults_are_found_before_anything_is_trained(
+    tmp_path: Path, tasks: Path, text_file: Path
+) -> None:
+    save_family(tmp_path / "encoder", "bert")
+    (tasks / "train.jsonl").write_text('{"text": "no label"}\n' * 9)
+    words: list[str | Path] = ["decide", "encoder", *SMALL, "--data", text_file, "--out", "out"]
+    words += ["--tasks-data", tasks, "--budget", "4updates"]
+    for suite, said in (
+        ("mine.yaml", "task animals: "),
+        ("blimp", "blimp has no tasks to fine-tune on: name another --suite"),
+    ):
+        done = crammed(*words, "--suite", suite, cwd=tmp_path)
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        assert not (tmp_path / "out").exists()
