@@ -27,6 +27,7 @@ from crammed.rules.early_end import EarlyEnd, ended_short
 from crammed.rules.rates import far_too_high
 from crammed.rules.sizing import MOST_EPOCHS
 from crammed.runs.directory import RunDir
+from crammed.runs.longer import train_longer
 from crammed.runs.summary import Summary, Training, checked
 from crammed.terminal.progress import Progress
 from crammed.training.agenda import TRAINING
@@ -35,7 +36,7 @@ from crammed.training.distributed import Group
 from crammed.training.loop import Trained, pretrain
 
 EXA = 1e18
-_SHOWN = ("metric", "median", "spread", "official", "untrained", "linear")
+_SHOWN = ("metric", "median", "spread", "interval", "official", "untrained", "gain", "linear")
 """Of each score, in the result of a run."""
 
 
@@ -256,6 +257,7 @@ def result(run: RunDir) -> dict[str, Any]:
         "export_dir": str(run.export),
         "report": str(report) if report.exists() else None,
         "heldout_loss": summary.heldout["loss@0.15"],
+        "train_longer": train_longer(run.path, summary),
         "example": shortest_example(values["fill_mask"], summary.mask_token),
         **{k: v for k, v in values.items() if k not in unshown},
         "tasks": {

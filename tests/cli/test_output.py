@@ -31,6 +31,7 @@ RESULT: dict[str, Any] = {
     "example": "This is a [MASK].",
     "report": None,
     "mask_token": "[MASK]",
+    "train_longer": None,
 }
 
 
@@ -40,26 +41,6 @@ def test_a_loss_above_the_unigram_models_is_said_to_be_above(tmp_path: Path) -> 
     worse |= {"heldout": {"loss@0.15": 5.05, "loss@0.25": 5.1}}
     said = "5.050 nats with 15 % masked (0.05 nats above the unigram model), 5.100 with 25 %"
     assert dict(run_lines(worse))["held-out loss"] == said
-
-
-@pytest.mark.parametrize(
-    ("loss", "epochs", "rate", "said"),
-    [
-        (4.99, 16.0, "1e3", None),
-        (5.0, 3.9, "1e-3", "a larger budget"),
-        (5.2, 16.0, "1e-3", "more text"),
-        (5.2, 16.0, "1e3", "optim.lr=0.0049"),
-    ],
-)
-def test_a_model_that_knows_no_more_than_frequencies_is_told_apart(
-    tmp_path: Path, loss: float, epochs: float, rate: str, said: str | None
-) -> None:
-    with RunDir.open(tmp_path / "run", tiny("crammed-2022", f"optim.lr={rate}")) as run:
-        of_run = {"run_dir": str(run.path), "epochs": epochs, "tasks": {}}
-    heldout = {"loss@0.15": loss, "loss@0.25": loss}
-    lines = dict(run_lines({**RESULT, "heldout": heldout, **of_run}))
-    note = said and f"it predicts no better than word frequencies alone: train with {said}"
-    assert lines.get("note") == note
 
 
 @pytest.mark.parametrize(
@@ -74,6 +55,19 @@ def test_a_score_is_shown_with_or_without_the_untrained_model(untrained: Any, wo
     entry = {"metric": "f1", "median": 80.0, "spread": 2.0, "official": None}
     lines = dict(run_lines({**RESULT, "tasks": {"mrpc": {**entry, "untrained": untrained}}}))
     assert lines["mrpc"] == f"80.0 f1 (spread 2.0); {words}"
+
+
+def test_what_to_do_about_a_run_is_said_with_its_result() -> None:
+    twin = {"median": 79.0, "spread": 1.0}
+    entry = {"metric": "f1", "median": 80.0, "spread": 2.0, "untrained": twin}
+    entry |= {"gain": [-1.0, 3.0], "linear": 81.0}
+    lines = run_lines({**RESULT, "train_longer": "it could", "tasks": {"mrpc": entry}})
+    notes = [words for name, words in lines if name == "note"]
+    assert [note[:17] for note in map(str, notes)] == [
+        "it could",
+        "mrpc: pretraining",
+        "mrpc: TF-IDF with",
+    ]
 
 
 @pytest.mark.parametrize(("closed", "code"), [(True, 75), (False, 2)])

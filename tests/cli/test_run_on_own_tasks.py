@@ -51,6 +51,23 @@ def test_a_run_is_scored_on_tasks_of_ones_own(here: Path) -> None:
     again = crammed(*RUN, *BUDGET, *OWN, "--json", cwd=here)
     assert "finished earlier" in again.stderr
     assert list(json.loads(again.stdout)["tasks"]) == ["mail", "docs-order"]
+    heldout = ("evaluate", "run", "--suite", "heldout", "--data", "run/corpus/heldout.jsonl.gz")
+    report = here / "run" / "report.html"
+    assert "<th>loss on other text</th>" not in report.read_text()
+    elsewhere = crammed(*heldout, "--into", "scores", cwd=here)
+    assert "report  " not in elsewhere.stderr
+    assert "report  run/report.html\n" in crammed(*heldout, cwd=here).stderr
+    assert "<th>loss on other text</th>" in report.read_text()
+    report.unlink()
+    report.mkdir()
+    unwritable = crammed(*heldout, cwd=here)
+    assert unwritable.returncode == 0
+    assert (
+        "report  not rewritten: cannot write run/report.html: it is a folder\n" in unwritable.stderr
+    )
+    report.rmdir()
+    assert "report  " not in crammed(*heldout, cwd=here).stderr, "it had none"
+
     other = crammed(*RUN, *BUDGET, *OWN, "--tasks", "mail", cwd=here)
     assert "holds a run with another configuration (finetune.tasks: " in other.stderr
     unnamed = crammed(*RUN, *BUDGET, cwd=here)

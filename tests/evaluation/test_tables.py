@@ -91,8 +91,22 @@ def test_a_table_in_a_file_is_plain_and_whole() -> None:
 @pytest.mark.parametrize(
     ("floor", "linear", "said"),
     [
-        (60.0, 50.0, ["mine: pretraining did not help; the untrained model does as well"]),
-        (57.0, 50.0, ["mine: too few rows to tell whether pretraining helped"]),
+        (
+            57.0,
+            50.0,
+            [
+                "mine: pretraining made no clear difference: +3.0 points over the untrained "
+                "model, 95 % interval -1.0 to +7.0"
+            ],
+        ),
+        (
+            80.0,
+            None,
+            [
+                "mine: pretraining hurt: -20.0 points over the untrained model, 95 % "
+                "interval -24.0 to -16.0"
+            ],
+        ),
         (50.0, 60.0, ["mine: TF-IDF with a linear model does as well; it may be all you need"]),
         (50.0, 50.0, []),
         (None, None, []),
@@ -104,7 +118,8 @@ def test_what_simpler_models_say(
     entry: dict[str, Any] = {**score(60.0, seeds=[60.0]), "interval": [55.0, 70.0]}
     entry.pop("untrained", None)
     if floor is not None:
-        entry["untrained"] = {"median": floor, "interval": None}
+        gain = [60.0 - floor - 4.0, 60.0 - floor + 4.0]
+        entry |= {"untrained": {"median": floor, "interval": None}, "gain": gain}
     if linear is not None:
         entry["linear"] = linear
     tasks = {"mine": entry, "other": {"metric": "f1", "failed": "so"}}

@@ -280,7 +280,13 @@ def test_a_model_from_elsewhere_has_a_report_of_its_scores(moved: Path, tmp_path
     (folder / "scores.json").write_text(json.dumps(scores))
     (folder / "evaluation.json").write_text("{}")
     page = write_report([folder], tmp_path / "report.html").read_text()
-    for words in ("<h1>theirs</h1>", "22.7 M parameters", "lr 4e-05", "Scores after fine-tuning"):
+    for words in (
+        "It helped on mrpc (",
+        "<h1>theirs</h1>",
+        "22.7 M parameters",
+        "lr 4e-05",
+        "Scores after fine-tuning",
+    ):
         assert words in page
     assert "Published, by" not in page
     both = write_report([moved, folder], tmp_path / "report.html").read_text()
@@ -380,7 +386,7 @@ def score(median: float, low: float, high: float, twin: float) -> dict[str, Any]
     return {"median": median, "interval": [low, high], "untrained": untrained}
 
 
-def test_the_verdict_says_what_a_run_achieved() -> None:
+def test_the_verdict_says_what_a_run_achieved(tmp_path: Path) -> None:
     config = tiny("crammed", budget={"limit": "12updates"})
     summary = Summary.model_validate(
         {
@@ -398,7 +404,10 @@ def test_the_verdict_says_what_a_run_achieved() -> None:
         "alone": {"median": 3.0},
         "bad": {"failed": "no file"},
     }
-    said = dict(verdict(config, Choice(), summary, {"mine": {"tasks": tasks}}))
+    run = tmp_path / "run"
+    RunDir.open(run, config).__exit__()
+    said = dict(verdict(run, config, Choice(), summary, {"mine": {"tasks": tasks}}))
+    assert "Train longer" not in said
     assert said["What it learned"].startswith("To predict words from their context: ")
     assert "3.000 nats is 2.00 nats below the unigram model" in said["What it learned"]
     brought = said["What pretraining brought: mine"]
@@ -410,4 +419,6 @@ def test_the_verdict_says_what_a_run_achieved() -> None:
     assert reasons(config, Choice(), 32) in said["Why this size"]
     for loss, words in ((4.5, "Little more than how often"), (5.2, "No more than how often")):
         summary.heldout["loss@0.15"] = loss
-        assert dict(verdict(config, Choice(), summary, {}))["What it learned"].startswith(words)
+        said = dict(verdict(run, config, Choice(), summary, {}))
+        assert said["What it learned"].startswith(words)
+        assert said["Train longer"].endswith(": train with a larger budget.")

@@ -13,6 +13,7 @@ from crammed.errors import InputError
 from crammed.terminal.quiet import one_line
 
 if TYPE_CHECKING:
+    from crammed.terminal.progress import Progress
     from crammed.terminal.table import Printed
 
 ModelArgument = Annotated[
@@ -119,17 +120,31 @@ def evaluate(
         )
         with shown_progress() as progress:
             values = evaluation.evaluate(request, progress)
+            _rewrite_report(Path(model), Path(values["folder"]), progress)
         parts += _score_parts(values)
     if compare is not None:
         values["compare"], tables = _compared(model, compare, suite, protocol, into)
         parts += tables
     if out is not None:
         write_json(out, values)
-    if as_json:
-        print_result(values, as_json, [])
-    else:
+    if not as_json:
         show(parts)
+    print_result(values, as_json, [])
     raise_for_failed_tasks(values["suites"], said=True)
+
+
+def _rewrite_report(run: Path, folder: Path, progress: Progress) -> None:
+    """Let the report of a run show what was found now; if it has none, none is written."""
+    from crammed.errors import CrammedError
+    from crammed.report.page import write_report
+
+    report = run / "report.html"
+    if not report.exists() or folder.resolve().parent != run.resolve():
+        return
+    try:
+        progress.line(f"report  {write_report([run], report)}")
+    except CrammedError as error:
+        progress.line(f"report  not rewritten: {one_line(error).partition(';')[0]}")
 
 
 def _need_data(data: str | None, compare: str | None, options: dict[str, object]) -> None:

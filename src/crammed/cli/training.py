@@ -180,10 +180,10 @@ def _lead(
 def run_lines(result: dict[str, Any]) -> list[Line]:
     """The result of a run as labelled lines."""
     from crammed.adaptation.words import described
+    from crammed.evaluation.scores.notes import notes
     from crammed.evaluation.scores.table import source_lines
     from crammed.quantity import beside_unigram, counted, flops_text
     from crammed.rules.early_end import EarlyEnd
-    from crammed.rules.sizing import MOST_EPOCHS
 
     heldout, trust = result["heldout"], ""
     beside = beside_unigram(heldout["loss@0.15"], result["unigram_cross_entropy"])
@@ -207,12 +207,8 @@ def run_lines(result: dict[str, Any]) -> list[Line]:
     if by_source := source_lines(result.get("heldout_by_source", {})):
         lines.insert(1, ("by source", by_source))
     lines += described(result)
-    if heldout["loss@0.15"] >= result["unigram_cross_entropy"]:
-        short = early is not None or result["epochs"] > MOST_EPOCHS
-        helps = _lower_rates(result) or ("more text" if short else "a larger budget")
-        lines.append(
-            ("note", f"it predicts no better than word frequencies alone: train with {helps}")
-        )
+    if longer := result["train_longer"]:
+        lines.append(("note", longer))
     if early is not None:
         lines.append(("corpus", early.words(over=True)))
     if (short := result.get("ended_short")) is not None:
@@ -222,6 +218,7 @@ def run_lines(result: dict[str, Any]) -> list[Line]:
     for name, entry in result["tasks"].items():
         if entry["median"] is not None:
             lines.append((name, _score(entry)))
+    lines += [("note", said) for said in notes(result["tasks"])]
     lines.append(("model", result["export_dir"]))
     if result["report"]:
         lines.append(("report", result["report"]))
@@ -236,16 +233,6 @@ def run_lines(result: dict[str, Any]) -> list[Line]:
 def _quoted(code: str) -> str:
     """Python code as one word of a shell, in double quotes where these suffice."""
     return shlex.quote(code) if re.search(r"[\"$`\\!]", code) else f'"{code}"'
-
-
-def _lower_rates(result: dict[str, Any]) -> str | None:
-    """The learning rates to type in place of those that were far too high; None if none was."""
-    from crammed.rules.rates import far_too_high
-    from crammed.runs.directory import read_choice, read_config
-
-    run = Path(result["run_dir"])
-    choice = read_choice(run)
-    return far_too_high(read_config(run), choice.follows if choice is not None else ())
 
 
 def _python() -> str:

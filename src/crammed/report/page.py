@@ -21,11 +21,11 @@ from crammed.evaluation.scores.published import published, published_beside
 from crammed.files.writing import read_json, write_text
 from crammed.quantity import beside_unigram, counted, logits_text, quantity
 from crammed.report import bars, figures
-from crammed.report.verdict import verdict
+from crammed.report.verdict import of_scores, verdict
 from crammed.rules.choosing import Choice
 from crammed.runs.directory import read_choice, read_config
-from crammed.runs.logs import read_events, read_metrics
-from crammed.runs.summary import Summary, read_summary
+from crammed.runs.logs import on_the_way, read_events, read_metrics
+from crammed.runs.summary import read_summary
 from crammed.terminal.quiet import visible
 
 SAMPLE_ROWS = 4
@@ -128,13 +128,13 @@ def _load_run(path: Path) -> dict[str, Any]:
         "config": config,
         "summary": summary,
         "metrics": metrics,
-        "on_the_way": _on_the_way(events, summary),
+        "on_the_way": on_the_way(events, summary.updates),
         "unigram": summary.unigram_cross_entropy,
         "stages": _stages(events),
         "spent": early.share if early is not None else summary.u,
         "trouble": _trouble(events),
         **(scores := _all_scores(path)),
-        "verdict": list(verdict(config, choice, summary, scores["suites"])),
+        "verdict": list(verdict(path, config, choice, summary, scores["suites"])),
         "env": read_json(path / "env.json") or {},
         "yaml": _yaml(config),
         "corpus": _corpus(path / "corpus"),
@@ -151,7 +151,9 @@ def _load_run(path: Path) -> dict[str, Any]:
 def _load_evaluation(path: Path) -> dict[str, Any]:
     """What the page says about a model that was not trained here."""
     scores = read_scores(path)
-    return {"name": scores["model"]["name"], **scores, **_scores(scores)}
+    found = _scores(scores)
+    words = list(of_scores(found["suites"]))
+    return {"name": scores["model"]["name"], **scores, **found, "verdict": words}
 
 
 def _all_scores(run: Path) -> dict[str, Any]:
@@ -187,15 +189,6 @@ def _scores(scores: dict[str, Any]) -> dict[str, Any]:
         others = published()["blimp"] if blimp["official"] else {}
         blimp = {**blimp, "bars": bars.blimp_bars(blimp, others)}
     return {"suites": tasks, "blimp": blimp, "other_heldout": suites.get("heldout")}
-
-
-def _on_the_way(events: list[dict[str, Any]], summary: Summary) -> list[dict[str, Any]]:
-    """Held-out losses during training, by update; the later one if a resumed run measured again.
-
-    The one after training is left out: it is on more rows, and in the summary.
-    """
-    by_update = {event["update"]: event for event in events if event["event"] == "heldout"}
-    return [by_update[update] for update in sorted(by_update) if update < summary.updates]
 
 
 def _trouble(events: list[dict[str, Any]]) -> list[str]:

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from crammed.adaptation.words import described
 from crammed.config import RunConfig
+from crammed.evaluation.scores.notes import gain
 from crammed.quantity import beside_unigram, quantity
 from crammed.rules.choosing import Choice, reasons
 from crammed.rules.sizing import in_vocabulary
+from crammed.runs.longer import GATE, train_longer
 from crammed.runs.summary import Summary
-from crammed.study.findings.statistics import GATE
 
 Json = Mapping[str, Any]
 
 
 def verdict(
-    config: RunConfig, choice: Choice, summary: Summary, suites: Mapping[str, Json]
+    run: Path, config: RunConfig, choice: Choice, summary: Summary, suites: Mapping[str, Json]
 ) -> Iterator[tuple[str, str]]:
     """Headings, each with a sentence: what was learned, what it is good for, how it ended, why."""
     yield "What it learned", _learned(summary.heldout["loss@0.15"], summary)
-    for name, suite in suites.items():
-        if words := _helped(suite["tasks"]):
-            yield f"What pretraining brought: {name}", words
-        if words := _as_good(suite["tasks"]):
-            yield f"What is as good: {name}", words
+    if longer := train_longer(run, summary):
+        yield "Train longer", f"{longer[0].upper()}{longer[1:]}."
+    yield from of_scores(suites)
     if (early := summary.early_end) is not None:
         yield "Ended early", f"The corpus {early.words(over=True)}. Add text, or lower the budget."
     elif short := summary.ended_short:
@@ -36,6 +36,15 @@ def verdict(
         yield "Why this size", _size(config, choice, summary)
     for title, words in described(summary.values()):
         yield f"{title[0].upper()}{title[1:]}", f"{words}."
+
+
+def of_scores(suites: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+    """Headings, each with a sentence about the scores of a suite beside those of simpler models."""
+    for name, suite in suites.items():
+        if words := _helped(suite["tasks"]):
+            yield f"What pretraining brought: {name}", words
+        if words := _as_good(suite["tasks"]):
+            yield f"What is as good: {name}", words
 
 
 def _learned(loss: float, summary: Summary) -> str:
@@ -54,18 +63,15 @@ def _helped(tasks: Mapping[str, Json]) -> str:
     """Each task's score against the untrained twin's; empty if no task has both."""
     found: dict[str, list[str]] = {"helped on": [], "made no clear difference on": [], "hurt": []}
     for name, task in tasks.items():
-        twin = task.get("untrained", {})
-        if "median" not in task or "median" not in twin:
+        if (found_gain := gain(task)) is None:
             continue
-        own, other = task.get("interval"), twin.get("interval")
-        verb = "made no clear difference on"
-        if own and other and (own[0] > other[1] or own[1] < other[0]):
-            verb = "helped on" if own[0] > other[1] else "hurt"
-        found[verb].append(f"{name} ({task['median'] - twin['median']:+.1f})")
+        points, (low, high) = found_gain
+        verb = "helped on" if low > 0 else "hurt" if high < 0 else "made no clear difference on"
+        found[verb].append(f"{name} ({points:+.1f})")
     parts = [f"{verb} {', '.join(names)}" for verb, names in found.items() if names]
     return (
         f"It {'; it '.join(parts)}. In points over the same model untrained; clear where the 95 % "
-        "intervals do not overlap."
+        "interval of the difference does not contain 0."
         if parts
         else ""
     )

@@ -71,6 +71,18 @@ def read_events(path: Path, **numbers: tuple[str, ...]) -> list[dict[str, Any]]:
     return events
 
 
+def on_the_way(events: list[dict[str, Any]], updates: int) -> list[dict[str, Any]]:
+    """Held-out losses during training, by update; the later one if a resumed run measured again.
+
+    The one after training is left out: it is on more rows, and in the summary.
+
+    Args:
+        updates: how many the whole training did.
+    """
+    by_update = {event["update"]: event for event in events if event["event"] == "heldout"}
+    return [by_update[update] for update in sorted(by_update) if update < updates]
+
+
 def _check_numbers(record: Mapping[str, Any], names: Iterable[str], file: Path, place: int) -> None:
     """Raise an `InputError` unless the record has a finite number of each of these names."""
     for name in names:

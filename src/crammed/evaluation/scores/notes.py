@@ -6,21 +6,37 @@ from collections.abc import Mapping
 from typing import Any
 
 
+def gain(score: Mapping[str, Any]) -> tuple[float, tuple[float, float]] | None:
+    """How many points a score is above the untrained model's, and the 95 % interval of that.
+
+    None if that is unknown. Older scores have two intervals in place of that of the difference,
+    which is then taken to reach from one end of them to the other.
+    """
+    twin = score.get("untrained") or {}
+    if score.get("median") is None or "median" not in twin:
+        return None
+    between, own, other = score.get("gain"), score.get("interval"), twin.get("interval")
+    if between is None and own and other:
+        between = own[0] - other[1], own[1] - other[0]
+    return (score["median"] - twin["median"], (between[0], between[1])) if between else None
+
+
 def notes(tasks: Mapping[str, Any]) -> list[str]:
-    """A sentence for each score that a simpler model reaches as well.
+    """A sentence for each score on which pretraining did not help, or a linear model does as well.
 
     Args:
-        tasks: scores as JSON, by name.
+        tasks: scores as JSON, by name; those without a median have failed.
     """
     found = []
     for name, score in tasks.items():
-        if "failed" in score:
-            continue
-        floor, linear = score.get("untrained", {}).get("median"), score.get("linear")
-        if floor is not None and score["median"] <= floor:
-            found.append(f"{name}: pretraining did not help; the untrained model does as well")
-        elif floor is not None and score["interval"] and score["interval"][0] <= floor:
-            found.append(f"{name}: too few rows to tell whether pretraining helped")
-        if linear is not None and score["median"] <= linear:
+        if (brought := gain(score)) is not None and brought[1][0] <= 0.0:
+            points, (low, high) = brought
+            did = "hurt" if high < 0.0 else "made no clear difference"
+            found.append(
+                f"{name}: pretraining {did}: {points:+.1f} points over the untrained model, 95 % "
+                f"interval {low:+.1f} to {high:+.1f}"
+            )
+        median, linear = score.get("median"), score.get("linear")
+        if median is not None and linear is not None and median <= linear:
             found.append(f"{name}: TF-IDF with a linear model does as well; it may be all you need")
     return found

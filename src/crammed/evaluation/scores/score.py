@@ -41,9 +41,9 @@ def score_json(
     Returns:
         ``{"metric", "seeds", "median", "spread", "interval", "also", "rows", "official", "cut"}``
         in percent, with ``official_rows`` if they differ from ``rows``, ``untrained`` unless it was
-        left out (``{"failed": reason}`` if that score is undefined), ``skipped`` if rows of a split
-        have no text, and the keys of `interval_over`. If the score itself is undefined: what
-        `failed_json` returns, and None.
+        left out (``{"failed": reason}`` if that score is undefined), with it ``gain``, the interval
+        of the difference, ``skipped`` if rows of a split have no text, and the keys of
+        `interval_over`. If the score itself is undefined: what `failed_json` returns, and None.
     """
     rows, metrics = data.scored[name], metrics_of(task, name)
     try:
@@ -65,6 +65,7 @@ def score_json(
         score["untrained"] = floor
         if len(medians) == 2:
             floor["interval"] = interval(medians[1])
+            score["gain"] = interval(medians[0] - medians[1])
     result = {
         "metric": metric_words(task, name, data.labels),
         **score,

@@ -17,13 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from crammed.runs.longer import GATE
 from crammed.study.findings.moderation import Numbers, differences, holm
 from crammed.study.result import RATES, Arm, StudyResult, is_loss
 
 LEVEL = 0.05
 """Probability that a study without any differences finds one; intervals hold with 1 - `LEVEL`."""
-GATE = 1.0
-"""How many nats below the unigram cross-entropy the baseline must be before arms are judged."""
 FEWEST = 3
 """How many seeds a verdict takes, of the arm and of the baseline."""
 
