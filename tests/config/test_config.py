@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from crammed.config import RunConfig
+from crammed.config import ModelConfig, RunConfig
 from crammed.config.optim import AdamWConfig
 from crammed.errors import InputError
 from crammed.rules.recipe import load_config, recipe_names
@@ -134,8 +134,38 @@ def test_identity_ignores_compute_alone() -> None:
         assert load_config("crammed", [override]).identity() != base.identity()
 
 
+def test_identities_of_earlier_versions_stay_as_they_are() -> None:
+    """A change of a default changes this hash, and a new option must not (`Later`)."""
+    assert RunConfig(recipe="any").identity() == "3455658a9b7a8e86"
+
+
+def test_a_later_option_is_saved_only_where_it_is_set() -> None:
+    plain = load_config("crammed-2022").model
+    other = load_config("crammed-2022", ["model.norm_kind=rms", "model.norm_bias=false"]).model
+    assert "norm_kind" not in plain.model_dump()
+    assert other.model_dump()["norm_kind"] == "rms"
+    assert plain.complete()["norm_kind"] == "layer"
+    assert plain.complete().keys() == set(ModelConfig.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("model.norm_kind=rms", "norm_bias: false"),
+        ("model.mixer=fourier train.attention=document", "train.attention=row"),
+        ("model.mixer=fourier model.zero_outputs=true", "zero_outputs: false"),
+        ("model.mixer=none model.value_embeddings=true", "value_embeddings: false"),
+        ("model.mixer=none model.positions=alibi", "positions other than rotary and alibi"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(typed: str, told: str) -> None:
+    said = refused("crammed-2022", *typed.split())
+    assert told in said
+    assert "\n" not in said
+
+
 def test_every_field_has_a_place_in_the_saved_file() -> None:
-    assert set(load_config("demo").model_dump()) == set(RunConfig.model_fields)
+    assert set(load_config("demo").complete()) == set(RunConfig.model_fields)
 
 
 def test_what_is_shown_to_others_has_no_folders() -> None:

@@ -62,7 +62,9 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
     def norm(x: Tensor, name: str) -> Tensor:
         if f"{name}.weight" not in state:
             return x
-        centred = x - x.mean()
+        if config.norm_kind == "scale":
+            return x * state[f"{name}.weight"] / (x**2).sum().sqrt()
+        centred = x - x.mean() if config.norm_kind == "layer" else x
         scaled = (
             centred / torch.sqrt((centred**2).mean() + config.norm_eps) * state[f"{name}.weight"]
         )
@@ -99,11 +101,31 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
                 scores = torch.stack(
                     [turn(q[i], i) @ turn(k[j], j) / math.sqrt(dim) for j in range(len(xs))]
                 )
+                if config.positions == "alibi":
+                    slope = 2 ** (-8 * (head + 1) / config.heads)
+                    scores -= slope * (torch.arange(len(xs)) - i).abs()
                 weights = scores.exp() / scores.exp().sum()
                 outputs[i][at] = sum(
                     (w * x for w, x in zip(weights, v, strict=True)), torch.zeros(1)
                 )
         return [linear(o, f"{name}.out") for o in outputs]
+
+    def fourier(xs: list[Tensor]) -> list[Tensor]:
+        outputs = []
+        for s in range(len(xs)):
+            y = torch.zeros(width, dtype=torch.float64)
+            for t, x in enumerate(xs):
+                for d in range(width):
+                    waves = [2 * math.pi * (s * t / len(xs) + d * e / width) for e in range(width)]
+                    y[d] += sum(x[e] * math.cos(wave) for e, wave in enumerate(waves))
+            outputs.append(y / math.sqrt(len(xs) * width))
+        return outputs
+
+    def mix(xs: list[Tensor], name: str, index: int) -> list[Tensor]:
+        if config.mixer == "none":
+            return [torch.zeros_like(x) for x in xs]
+        hybrid = config.mixer == "fourier-hybrid" and index >= config.layers - 2
+        return attention(xs, name) if config.mixer == "attention" or hybrid else fourier(xs)
 
     def ffn(x: Tensor, name: str) -> Tensor:
         hidden = linear(x, f"{name}.up")
@@ -137,11 +159,12 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
             a, b = state[f"{name}.stream_scales.weight"]
             xs = [a * x + b * x0 for x, x0 in zip(xs, firsts, strict=True)]
         if config.norm == "pre":
-            inner = attention([norm(x, f"{name}.attention_norm") for x in xs], f"{name}.attention")
+            normed = [norm(x, f"{name}.attention_norm") for x in xs]
+            inner = mix(normed, f"{name}.attention", n)
             xs = [x + y for x, y in zip(xs, inner, strict=True)]
             xs = [x + ffn(norm(x, f"{name}.ffn_norm"), f"{name}.ffn") for x in xs]
         else:
-            inner = attention(xs, f"{name}.attention")
+            inner = mix(xs, f"{name}.attention", n)
             xs = [norm(x + y, f"{name}.attention_norm") for x, y in zip(xs, inner, strict=True)]
             xs = [norm(x + ffn(x, f"{name}.ffn"), f"{name}.ffn_norm") for x in xs]
     logits = []

@@ -11,7 +11,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from crammed.budget import Ledger, Work
 from crammed.config import RunConfig
 from crammed.config.kinds import kinds_of
-from crammed.config.optim import AdafactorConfig, OptimConfig, RAdamConfig, SGDConfig
+from crammed.config.optim import (
+    AdafactorConfig,
+    LionConfig,
+    NAdamConfig,
+    OptimConfig,
+    RAdamConfig,
+    SGDConfig,
+)
 from crammed.machine.device import Device
 from crammed.optim.build import Optimizers, build_optimizer, update_flops
 from crammed.rules.recipe import load_config
@@ -162,6 +169,33 @@ def test_sgd_follows_the_sum_of_gradients_and_decay() -> None:
     after = before - 0.5 * first
     second = 0.25 * first + some(2) + 0.125 * after
     torch.testing.assert_close(before + moved(config, some(1), some(2)), after - 0.5 * second)
+
+
+def test_lion_moves_by_signs_of_an_average_and_keeps_another() -> None:
+    config = LionConfig(lr=0.25, beta1=0.5, beta2=0.75, weight_decay=0.5)
+    weight, momentum = one_matrix(config)[0].detach().clone().double(), torch.zeros(4, 6).double()
+    before = weight.clone()
+    for gradient in (some(1), -0.3 * some(1) + 0.1 * some(2), some(3)):
+        sign = (0.5 * momentum + 0.5 * gradient).sign()
+        weight = weight - 0.25 * (sign + 0.5 * weight)
+        momentum = 0.75 * momentum + 0.25 * gradient
+    found = moved(config, some(1), -0.3 * some(1) + 0.1 * some(2), some(3))
+    torch.testing.assert_close(found.double(), weight - before, rtol=1e-5, atol=1e-6)
+
+
+def test_nadam_looks_ahead_along_its_momentum() -> None:
+    config = NAdamConfig(lr=0.1, beta1=0.9, beta2=0.8, eps=1e-8, weight_decay=0.5)
+    weight = one_matrix(config)[0].detach().clone().double()
+    before, first, second, product = weight.clone(), torch.zeros(4, 6), torch.zeros(4, 6), 1.0
+    for t, gradient in enumerate((some(1), some(2), some(3)), start=1):
+        now, ahead = (0.9 * (1 - 0.5 * 0.96 ** (0.004 * n)) for n in (t, t + 1))
+        product *= now
+        first, second = 0.9 * first + 0.1 * gradient, 0.8 * second + 0.2 * gradient**2
+        mean = ahead * first / (1 - product * ahead) + (1 - now) * gradient / (1 - product)
+        weight = weight - 0.1 * 0.5 * weight
+        weight = weight - 0.1 * mean / ((second / (1 - 0.8**t)).sqrt() + 1e-8)
+    found = moved(config, some(1), some(2), some(3))
+    torch.testing.assert_close(found.double(), weight - before, rtol=1e-5, atol=1e-6)
 
 
 def test_radam_decays_weights_apart_from_the_gradient() -> None:

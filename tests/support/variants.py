@@ -23,8 +23,20 @@ from support.text import tiny
 
 VOCAB = 64
 LENGTH = 16
+NO_ATTENTION = {
+    "positions": "learned",
+    "qkv_bias": False,
+    "qk_norm": "none",
+    "attention_start": "random",
+    "value_embeddings": False,
+}
 COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("norm", "post"): {"final_norm": False},
+    **{("norm_kind", kind): {"norm_bias": False} for kind in ("rms", "scale", "none")},
+    ("norm_bias", True): {"norm_kind": "layer"},
+    ("mixer", "fourier"): {**NO_ATTENTION, "zero_outputs": False},
+    ("mixer", "fourier-hybrid"): {"layers": 3, "zero_outputs": False, "value_embeddings": False},
+    ("mixer", "none"): NO_ATTENTION,
     ("final_norm", True): {"norm": "pre"},
     ("head_transform", False): {"classifier": "pooler"},
     ("classifier", "head-transform"): {"head_transform": True},
@@ -40,7 +52,7 @@ COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     **{
         (name, value): {"attention_start": "random"}
         for name, values in {
-            "positions": ("none", "learned", "sinusoidal", "scaled-sinusoidal"),
+            "positions": ("none", "learned", "sinusoidal", "scaled-sinusoidal", "alibi"),
             "qkv_bias": (False,),
             "qk_norm": ("rms",),
         }.items()
@@ -149,10 +161,11 @@ def random_model(
     """A model with weights far from their initial values, so that every part matters."""
     model = MaskedLM(config, VOCAB)
     generator = torch.Generator().manual_seed(seed)
-    initialise(model, 0.3, generator)
+    size = 0.3 if config.norm_kind == "none" else 1.0  # nothing else bounds the activations
+    initialise(model, 0.3 * size, generator)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+            parameter.add_(0.2 * size * torch.randn(parameter.shape, generator=generator))
     return model.to(dtype).eval()
 
 

@@ -28,7 +28,7 @@ def recipes(
 
     if name is not None:
         config = load_config(name)
-        values = {**_costs(config), "config": config.model_dump(mode="json")}
+        values = {**_costs(config), "config": config.complete()}
         if as_json:
             print_result(values, as_json, [])
             return

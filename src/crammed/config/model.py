@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from crammed.config.base import PositiveFloat, Section, Size
+from crammed.config.base import Later, PositiveFloat, Section, Size
 from crammed.schedule import OpenFraction
 
 
@@ -23,16 +23,25 @@ class ModelConfig(Section):
     gated: bool = True
     activation: Literal["gelu", "gelu_tanh", "relu", "relu2", "silu"] = "gelu"
     norm: Literal["pre", "post"] = "pre"
+    norm_kind: Annotated[Literal["layer", "rms", "scale", "none"], Later()] = "layer"
     norm_eps: PositiveFloat = 1e-12
     norm_bias: bool = True
+    """Whether norms have biases; only those of the kind `layer` can."""
     embedding_norm: bool = True
     first_attention_norm: bool = True
     """Whether layer 0 normalises the input of its attention once more after the embedding norm."""
     final_norm: bool = True
     linear_bias: bool = False
     qkv_bias: bool = False
-    positions: Literal["none", "learned", "sinusoidal", "scaled-sinusoidal", "rotary"] = "rotary"
+    positions: Literal["none", "learned", "sinusoidal", "scaled-sinusoidal", "rotary", "alibi"] = (
+        "rotary"
+    )
     rotary_theta: PositiveFloat = 10000.0
+    mixer: Annotated[Literal["attention", "fourier", "fourier-hybrid", "none"], Later()] = (
+        "attention"
+    )
+    """What mixes the tokens of a row: attention, Fourier transforms without parameters, these with
+    attention in the last two layers, or nothing."""
     max_length: Size = 128
     """The longest input, in tokens, and the number of learned positions."""
     token_types: Annotated[int, Field(ge=0, le=2**20)] = 0
@@ -131,6 +140,26 @@ class ModelConfig(Section):
             raise ValueError(f"rotary positions need an even head_dim, not {self.head_dim}")
         if self.classifier == "head-transform" and not self.head_transform:
             raise ValueError("classifier head-transform needs head_transform: true")
+        if self.mixer != "attention":
+            self._check_mixer()
+        if self.norm_kind != "layer" and self.norm_bias:
+            raise ValueError(f"norm_kind {self.norm_kind} has no biases: set norm_bias: false")
         if self.norm == "post" and self.final_norm:
             raise ValueError("norm: post ends every layer in a norm: set final_norm: false")
         return self
+
+    def _check_mixer(self) -> None:
+        if self.mixer != "none" and self.zero_outputs:
+            raise ValueError(f"mixer {self.mixer} has no last product: set zero_outputs: false")
+        if self.value_embeddings:
+            raise ValueError(f"mixer {self.mixer} has no values: set value_embeddings: false")
+        if self.mixer != "fourier-hybrid" and (
+            self.positions in ("rotary", "alibi")
+            or self.qkv_bias
+            or self.qk_norm != "none"
+            or self.attention_start != "random"
+        ):
+            raise ValueError(
+                f"mixer {self.mixer} has no queries and keys: set positions other than rotary and "
+                "alibi, qkv_bias: false, qk_norm: none and attention_start: random"
+            )

@@ -63,6 +63,31 @@ class RAdamConfig(Moments):
     name: Literal["radam"] = "radam"
 
 
+class NAdamConfig(Moments):
+    """NAdam (Dozat 2016): Adam with Nesterov momentum, and decoupled weight decay."""
+
+    name: Literal["nadam"] = "nadam"
+
+
+class LionConfig(OptimizerConfig):
+    """Lion (Chen et al. 2023), which moves every weight by the sign of its momentum.
+
+    Its learning rate is three to ten times smaller than AdamW's. Weight decay is decoupled from the
+    gradient, and larger by the same factor for the same effect.
+    """
+
+    name: Literal["lion"] = "lion"
+    lr: PositiveFloat = 1e-4
+    weight_decay: Decay = 0.1
+    beta1: Beta = 0.9
+    beta2: Beta = 0.99
+
+    @property
+    def state_per_parameter(self) -> int:
+        """The momentum."""
+        return 1
+
+
 class AdafactorConfig(OptimizerConfig):
     """Adafactor (Shazeer and Stern 2018), which keeps second moments of rows and columns.
 
@@ -115,7 +140,14 @@ class MuonConfig(Moments):
 
 
 OptimConfig = Annotated[
-    AdamWConfig | AdamConfig | RAdamConfig | AdafactorConfig | SGDConfig | MuonConfig,
+    AdamWConfig
+    | AdamConfig
+    | RAdamConfig
+    | NAdamConfig
+    | LionConfig
+    | AdafactorConfig
+    | SGDConfig
+    | MuonConfig,
     Field(discriminator="name"),
     KeepsValues(),
 ]

@@ -68,6 +68,10 @@ class RunConfig(Section):
                 "train.attention=document needs data.sep=true: without [SEP], rows do not show "
                 "where documents end; set train.attention=row"
             )
+        if self.train.attention == "document" and self.model.mixer.startswith("fourier"):
+            raise ValueError(
+                f"model.mixer={self.model.mixer} mixes the whole row: set train.attention=row"
+            )
         for rate in (self.masking.rate, self.masking.final_rate):
             if rate is not None and round(rate * length) < 1:
                 raise ValueError(f"masking {rate} of {length} tokens predicts none of them")

@@ -126,7 +126,7 @@ def initial_pooler(config: ModelConfig) -> dict[str, Tensor]:
 
 def _custom_config(final: TrainedModel) -> dict[str, Any]:
     """Everything that the encoder may read from a `ModelConfig`: its fields and its properties."""
-    fields = final.config.model_dump(mode="json", exclude={"max_length"})
+    fields = {key: value for key, value in final.config.complete().items() if key != "max_length"}
     derived = [name for name, kind in vars(ModelConfig).items() if isinstance(kind, property)]
     return {
         **fields,

@@ -155,9 +155,42 @@ class LayerNorm(Norm):
         return F.layer_norm(x, weight.shape, weight, bias, self.eps)
 
 
-def norm_of(config: Config) -> Norm:
+class RMSNorm(Norm):
+    """Root mean square 1 (Zhang and Sennrich 2019)."""
+
+    def normalise(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.rms_norm(x.to(weight.dtype), weight.shape, weight, self.eps)
+
+
+class ScaleNorm(Norm):
+    """Length g, one learned number that starts at sqrt(D) (Nguyen and Salazar 2019)."""
+
+    def __init__(self, width: int, eps: float, *, bias: bool) -> None:
+        super().__init__(1, eps, bias=bias)
+        self.begins = width**0.5
+
+    def start(self, std: float, generator: torch.Generator | None = None) -> None:
+        """The scale at the square root of the width."""
+        nn.init.constant_(self.weight, self.begins)
+
+    def normalise(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        x = x.to(weight.dtype)
+        length: Tensor = x.norm(dim=-1, keepdim=True)
+        return x * (weight / length.clamp(min=self.eps))
+
+
+NORMS: dict[str, Callable[..., nn.Module]] = {
+    "layer": LayerNorm,
+    "rms": RMSNorm,
+    "scale": ScaleNorm,
+    "none": nn.Identity,
+}
+"""The values of `model.norm_kind`."""
+
+
+def norm_of(config: Config) -> nn.Module:
     """A new norm of the kind used throughout the model."""
-    return LayerNorm(config.width, config.norm_eps, bias=config.norm_bias)
+    return NORMS[config.norm_kind](config.width, config.norm_eps, bias=config.norm_bias)
 
 
 class Product(NamedTuple):

@@ -15,9 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .attention import Attention, look_at_neighbours
+from .attention import look_at_neighbours
 from .blocks import ACTIVATIONS, Block, Config, Embedding, Linear, Product, Scales, norm_of
 from .feedforward import FeedForward
+from .mixers import NoMixing, mixer_of
 from .positions import POSITIONS, Tables
 
 
@@ -41,8 +42,9 @@ class Layer(nn.Module):
         self.recompute = False
         self.pre = config.norm == "pre"
         skip = index == 0 and not config.first_attention_norm  # ModernBERT has none in layer 0
+        self.attention = mixer_of(config, index)
+        skip |= self.pre and isinstance(self.attention, NoMixing)
         self.attention_norm = nn.Identity() if skip else norm_of(config)
-        self.attention = Attention(config)
         self.ffn_norm = norm_of(config)
         self.ffn = FeedForward(config)
         self.drop_attention = nn.Dropout(config.dropout)

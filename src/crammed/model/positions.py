@@ -144,11 +144,34 @@ class RotaryPositions(Positions):
         return rotate(q, tables), rotate(k, tables), mask
 
 
+class AlibiPositions(Positions):
+    """Scores fall with the distance, in each head by another slope (Press et al. 2022).
+
+    Head h of H has the slope 2 ** (-8 h / H), whatever H is, in both directions.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._heads = config.width // config.head_dim
+
+    def tables(self, length: int, device: torch.device) -> Tables:
+        position = torch.arange(length, device=device)
+        head = torch.arange(1, self._heads + 1, device=device)
+        slopes = 2.0 ** (-8.0 * head / self._heads)
+        return (-slopes[:, None, None] * (position[:, None] - position[None, :]).abs(),)
+
+    def attend(
+        self, q: Tensor, k: Tensor, mask: Tensor | None, tables: Tables
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        bias = tables[0][None].to(q.dtype)
+        return q, k, bias if mask is None else bias.masked_fill(~mask, -math.inf)
+
+
 POSITIONS: dict[str, type[Positions]] = {
     "none": Positions,
     "learned": LearnedPositions,
     "sinusoidal": SinusoidalPositions,
     "scaled-sinusoidal": ScaledSinusoidalPositions,
     "rotary": RotaryPositions,
+    "alibi": AlibiPositions,
 }
 """The values of `model.positions`."""

@@ -6,11 +6,18 @@ All is counted from the configuration alone; `crammed.model.count` counts the pr
 from __future__ import annotations
 
 from crammed.config import ModelConfig
+from crammed.model.mixers import HYBRID
+
+
+def attention_depth(config: ModelConfig) -> int:
+    """How many layers with attention a token goes through."""
+    layers = {"attention": config.layers, "fourier-hybrid": min(HYBRID, config.layers)}
+    return config.passes * layers.get(config.mixer, 0)
 
 
 def attention_flops(config: ModelConfig, tokens: int, length: int) -> int:
     """FLOPs of attention in all layers: scores and values in forward, twice that in backward."""
-    return 12 * config.depth * length * config.width * tokens
+    return 12 * attention_depth(config) * length * config.width * tokens
 
 
 def attention_bytes(config: ModelConfig, tokens: int, element: int) -> int:
@@ -23,7 +30,7 @@ def attention_bytes(config: ModelConfig, tokens: int, element: int) -> int:
     Args:
         element: bytes per element of queries, keys and values.
     """
-    return config.depth * tokens * (12 * config.width * element + 8 * config.heads)
+    return attention_depth(config) * tokens * (12 * config.width * element + 8 * config.heads)
 
 
 def traffic(
@@ -65,7 +72,8 @@ def traffic(
     norm = (2 * stream + 2 * element) + (3 * stream + element + apart)
     gate = (3 + 5 if config.gated else 2 + 3) * element
     embedding = (4 + stream + element) + (2 * stream + element + 8)
-    weights = layers * width * (4 * width + config.ffn_width + hidden) + vocab * width
+    weights = layers * width * (config.ffn_width + hidden) + vocab * width
+    weights += attention_depth(config) * 4 * width * width
     head = tokens * width * element
     if config.head_transform:
         weights += width * width
@@ -76,7 +84,7 @@ def traffic(
     return {
         "residuals and norms": norms * width * norm,
         "gates" if config.gated else "activations": (layers * tokens - unpredicted) * hidden * gate,
-        "queries, keys, values": packed * layers * tokens * width * element,
+        "queries, keys, values": packed * attention_depth(config) * tokens * width * element,
         "embedding": tokens * width * embedding,
         "head": head,
         "loss": 3 * predicted * vocab * element,

@@ -15,7 +15,7 @@ from crammed.machine.lanes import Lanes
 from crammed.model.blocks import Embedding, Norm, Scales
 from crammed.model.count import outline
 from crammed.model.encoder import products_of
-from crammed.optim import muon, pytorch
+from crammed.optim import lion, muon, pytorch
 from crammed.optim.parameters import Parameters
 
 State = dict[str, Tensor]
@@ -58,8 +58,8 @@ class Optimizers:
     def restore(self, parameter: Tensor, state: Mapping[str, Tensor]) -> None:
         """Load a parameter's state, each tensor on the device where the optimizer would keep it."""
         group = self._group_of[parameter]
-        # Without fusing, the step count stays on the CPU, which needs it to decide what to launch.
-        stays = set() if group.get("fused") else {"step"}
+        # Without fusing, the host needs single numbers to decide what to launch: they stay there.
+        stays = set() if group.get("fused") else {"step", "mu_product"}
         self.state[parameter] = {
             key: value if key in stays else value.to(parameter.device)
             for key, value in state.items()
@@ -75,6 +75,8 @@ _BUILDERS: dict[str, Callable[[Parameters, Any], list[torch.optim.Optimizer]]] =
     "adamw": pytorch.adamw,
     "adam": pytorch.adam,
     "radam": pytorch.radam,
+    "nadam": pytorch.nadam,
+    "lion": lion.lion,
     "adafactor": pytorch.adafactor,
     "sgd": pytorch.sgd,
     "muon": muon.muon,

@@ -9,6 +9,7 @@ from crammed.config.optim import (
     AdamConfig,
     AdamWConfig,
     MuonConfig,
+    NAdamConfig,
     RAdamConfig,
     SGDConfig,
 )
@@ -37,6 +38,12 @@ def radam(parameters: Parameters, config: RAdamConfig) -> list[torch.optim.Optim
     """RAdam, of which PyTorch has no fused form."""
     groups, betas = parameters.by_decay(config.weight_decay), (config.beta1, config.beta2)
     return [torch.optim.RAdam(groups, config.lr, betas, config.eps, decoupled_weight_decay=True)]
+
+
+def nadam(parameters: Parameters, config: NAdamConfig) -> list[torch.optim.Optimizer]:
+    """NAdam, of which PyTorch has no fused form."""
+    groups, betas = parameters.by_decay(config.weight_decay), (config.beta1, config.beta2)
+    return [torch.optim.NAdam(groups, config.lr, betas, config.eps, decoupled_weight_decay=True)]
 
 
 def adafactor(parameters: Parameters, config: AdafactorConfig) -> list[torch.optim.Optimizer]:

@@ -277,7 +277,7 @@ def takes_another(path: Path, old: RunConfig, new: RunConfig) -> bool:
 
 def differing(old: RunConfig, new: RunConfig) -> dict[str, tuple[Any, Any]]:
     """Both values of every key whose difference may change the result."""
-    before, after = flat(old.model_dump(mode="json")), flat(new.model_dump(mode="json"))
+    before, after = flat(old.complete()), flat(new.complete())
     return {
         key: (before.get(key), after.get(key))
         for key in sorted(before.keys() | after.keys())

@@ -133,7 +133,7 @@ def disagreements(found: RunConfig, typed: Mapping[str, Any]) -> list[str]:
     try:
         return differences(found, _with_typed(found, typed))
     except ValidationError:  # such as a key that the run's optimizer lacks
-        there, here = flat(found.model_dump(mode="json")), flat(typed)
+        there, here = flat(found.complete()), flat(typed)
         lacking = here.keys() - there.keys() - {FOLLOWS}
         keys = lacking or {key for key in here if str(here[key]) != str(there.get(key))}
         return [f"{key}: {there.get(key)} there, {here[key]} here" for key in sorted(keys)]

@@ -10,6 +10,7 @@ the same bytes, and in 8 bits fewer than with a border elsewhere.
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -47,12 +48,16 @@ class RegionalEncoder(Encoder):
         layers = self.in_turn()
         if any(layer.recompute for layer in layers):
             return super().through_layers(x, tables, mask, *more, positions=positions)
-        mixed = layers[0].attention.mixed(layers[0].attention_norm(x), tables, mask)
+        mixed = _attention(layers[0]).mixed(layers[0].attention_norm(x), tables, mask)
         for layer, following in pairwise(layers):
             x, mixed = _region(layer, following, x, mixed, tables, mask)
-        x = picked(x + layers[-1].attention.out(mixed), positions)
+        x = picked(x + _attention(layers[-1]).out(mixed), positions)
         hidden: Tensor = self.final_norm(x + layers[-1].ffn(layers[-1].ffn_norm(x)))
         return hidden
+
+
+def _attention(layer: Layer) -> Attention:
+    return cast(Attention, layer.attention)  # as `take_over` has checked
 
 
 def _blocks(
@@ -72,9 +77,9 @@ def _blocks(
     Returns:
         `x` and `mixed` for the following layer.
     """
-    x = x + layer.attention.out(mixed)
+    x = x + _attention(layer).out(mixed)
     x = x + layer.ffn(layer.ffn_norm(x))
-    return x, following.attention.mixed(following.attention_norm(x), tables, mask)
+    return x, _attention(following).mixed(following.attention_norm(x), tables, mask)
 
 
 _region = torch.compiler.nested_compile_region(_blocks)
