@@ -24,6 +24,7 @@ FLOORS = (
     # rooms of its own.
     ("__main__",),
     ("cli",),
+    ("interface",),
     ("doctor", "deciding"),
     ("pipeline",),
     ("pretraining",),
@@ -51,7 +52,7 @@ FLOORS = (
     ("columns", "errors", "hints", "keys", "quantity", "safepath", "sentences", "__init__"),
 )
 FLOOR = {room: -floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-PUBLIC_FUNCTIONS = {"run", "load", "prepare", "pretrain", "evaluate", "adapt", "decide"}
+PUBLIC_FUNCTIONS = {*crammed._HOMES, "decide"}
 
 
 def modules() -> dict[str, Path]:

@@ -12,7 +12,6 @@ import crammed
 from crammed.errors import InputError
 from support.backbones import RECIPES
 from support.models import FAMILIES
-from support.pages import python_blocks
 
 TEXTS = ["the red fox", "my neighbour repairs seven lanterns under the bridge", "a"]
 
@@ -52,21 +51,6 @@ def test_gaps_are_filled_as_the_model_says(model_folders: dict[str, Path], name:
         ]
     with pytest.raises(InputError, match="the text has no gap: write"):
         model.fill("no gap here")
-
-
-def test_the_page_is_true(
-    model_folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its blocks run; tests/finetuned has the one on a fine-tuned model."""
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "mine").symlink_to(model_folders["crammed"], target_is_directory=True)
-    monkeypatch.chdir(tmp_path)
-    values: dict[str, object] = {}
-    blocks = [block for block in python_blocks("python.md") if "classifier" not in block]
-    assert len(blocks) == 2
-    for block in blocks:
-        exec(compile(block, "docs/python.md", "exec"), values)
-    assert values["vectors"].shape[0] == 2  # type: ignore[attr-defined]
 
 
 def test_what_is_not_there(model_folders: dict[str, Path], tmp_path: Path) -> None:

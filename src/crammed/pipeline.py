@@ -138,7 +138,7 @@ def run_everything(
         run.discard_if_new()
         raise
     raise_for_failed_tasks(run.scores())
-    return result(run)
+    return result(out)
 
 
 def _opened(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from pathlib import Path
 from typing import Any
 
 from crammed.adaptation.adapting import Adaptation, Adapted
@@ -26,9 +27,9 @@ from crammed.quantity import logits_text
 from crammed.rules.early_end import EarlyEnd, ended_short
 from crammed.rules.rates import far_too_high
 from crammed.rules.sizing import MOST_EPOCHS
-from crammed.runs.directory import RunDir
+from crammed.runs.directory import RunDir, read_scores_of
 from crammed.runs.longer import train_longer
-from crammed.runs.summary import Summary, Training, checked
+from crammed.runs.summary import Summary, Training, checked, read_summary
 from crammed.terminal.progress import Progress
 from crammed.training.agenda import TRAINING
 from crammed.training.build import build_for
@@ -246,23 +247,23 @@ def _heldout_sha256(corpus: Corpus, config: RunConfig) -> str:
     return json_hash([*hashes, config.data.heldout_rows, config.data.row_length])
 
 
-def result(run: RunDir) -> dict[str, Any]:
-    """The result of a finished run as ``--json`` prints it."""
-    summary = run.summary()
+def result(run: Path) -> dict[str, Any]:
+    """The result of the finished run in a folder, as ``--json`` prints it."""
+    summary = read_summary(run)
     assert summary is not None
     values = summary.values()
-    report, unshown = run.path / "report.html", ("schema", "fill_mask", "accounts")
+    report, unshown = run / "report.html", ("schema", "fill_mask", "accounts")
     return {
-        "run_dir": str(run.path),
-        "export_dir": str(run.export),
+        "run_dir": str(run),
+        "export_dir": str(run / "export"),
         "report": str(report) if report.exists() else None,
         "heldout_loss": summary.heldout["loss@0.15"],
-        "train_longer": train_longer(run.path, summary),
+        "train_longer": train_longer(run, summary),
         "example": shortest_example(values["fill_mask"], summary.mask_token),
         **{k: v for k, v in values.items() if k not in unshown},
         "tasks": {
             name: {k: entry.get(k) for k in _SHOWN}
-            for scores in run.scores().values()
+            for scores in read_scores_of(run).values()
             for name, entry in scores.get("tasks", {}).items()
         },
     }

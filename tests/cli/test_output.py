@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from crammed.cli.training import run_lines
 from crammed.doctor import TINY
+from crammed.interface.lines import run_lines
 from crammed.runs.directory import RunDir
 from support.command import PATIENCE, crammed, dying, popen, python
 from support.text import documents, tiny, write_jsonl

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from crammed.cli.training import _quoted
 from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface_files import loading, model_files
 from crammed.evaluation.backbones.spec import BackboneSpec
+from crammed.interface.lines import _quoted
 
 HUGE = 10**9
 

@@ -15,6 +15,7 @@ from crammed.errors import InputError
 from crammed.machine import workers
 from crammed.machine.device import choose_device
 from crammed.safepath import SAFE
+from support.command import python
 
 V1 = "5:cpuset:/\n4:cpu,cpuacct:/docker/abc\n1:name=systemd:/x\n"
 
@@ -152,3 +153,16 @@ def test_workers_are_protected_and_their_program_keeps_its_environment(
         with workers.worker_processes(1, "nothing") as pool:
             assert pool.submit(_seen_by_a_worker, SAFE).result() == "1"
         assert os.environ.get(SAFE) == before
+
+
+def test_workers_do_not_run_the_script_that_starts_them(tmp_path: Path) -> None:
+    """Not even one without ``if __name__ == "__main__"``, as people write them."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from crammed.machine.workers import worker_processes\n"
+        "print('begun')\n"
+        "with worker_processes(2, 'x') as pool:\n"
+        "    print(*pool.map(abs, [-1, -2]))\n"
+    )
+    done = python(script)
+    assert (done.stdout, done.returncode) == ("begun\n1 2\n", 0), done.stderr

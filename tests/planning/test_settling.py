@@ -235,7 +235,7 @@ def test_plan_foretells_what_pretrain_chooses(
         planned = json.loads(capsys.readouterr().out)
         run = tmp_path / name
         train = partial(training.pretrain, words, corpus.path, BUDGET, None, run, fit, True)
-        stopped_at("crammed.pretraining.train_and_export", train)
+        stopped_at("crammed.interface.training.train_and_export", train)
         config = read_config(run)
         assert (planned["best_size"]["layers"], planned["best_size"]["width"]) == shape_of(config)
         assert planned["chosen"]["batch.rows"] == config.batch.rows
@@ -267,7 +267,7 @@ def test_all_is_counted_with_the_vocabulary_that_the_corpus_has(
     monkeypatch.setattr("crammed.planning.oncard.counted_speed", counted_speed)
     run, words = tmp_path / "run", ["crammed", *OF_CORPUS]
     train = partial(training.pretrain, words, corpus.path, BUDGET, None, run, as_json=True)
-    stopped_at("crammed.pretraining.train_and_export", train)
+    stopped_at("crammed.interface.training.train_and_export", train)
     planning.plan(words, corpus.path, BUDGET, 0.01)
     planning.plan(words, corpus.path, BUDGET, device="RTX 4090")
     seen = [(config, config.tokenizer.vocab_size) for config in machine.asked] + counted
@@ -275,7 +275,7 @@ def test_all_is_counted_with_the_vocabulary_that_the_corpus_has(
     assert {config.tokenizer.vocab_size for config, _ in seen} == {corpus.vocab_size}
     assert read_config(run).tokenizer.vocab_size == asked_for
     measured = len(machine.asked)
-    stopped_at("crammed.pretraining.train_and_export", train)
+    stopped_at("crammed.interface.training.train_and_export", train)
     assert len(machine.asked) == measured
 
 

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crammed.budget import Budget, Ledger, Limits, Work
-from crammed.cli.training import run_lines
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError, Interrupted
+from crammed.interface.lines import run_lines
 from crammed.machine.device import Device
 from crammed.model.count import block_matrix_parameters
 from crammed.planning.forecast import forecast
@@ -204,7 +204,7 @@ def test_it_is_said_before_and_after_and_kept(tmp_path: Path, corpus: Corpus, cp
     config, said = of_text(f"{tokens}tok"), io.StringIO()  # four times what may be read
     with RunDir.open(tmp_path / "run", config) as run, Progress(said) as progress:
         train_and_export(run, corpus, cpu, progress)
-        printed = result(run)
+        printed = result(run.path)
     foreseen, over = (line for line in said.getvalue().splitlines() if line[:7] == "corpus ")
     assert foreseen.startswith("corpus  is read 0.25 times (budget.most_epochs), so the run ends ")
     assert over.startswith("corpus  was read 0.247 times (budget.most_epochs), so the run ended ")
@@ -264,7 +264,7 @@ def test_a_run_that_ends_short_says_so_everywhere(
     config, said = of_text(f"{int(3.5 * 256)}tok", "null"), io.StringIO()  # an update reads 256
     with RunDir.open(tmp_path / "run", config) as run, Progress(said) as progress:
         train_and_export(run, corpus, cpu, progress)
-        printed = result(run)
+        printed = result(run.path)
     words = printed["ended_short"]
     assert words.startswith("training ended at 86 % of its schedule, with learning rates that had")
     assert words.endswith("the 128 tokens left of 896 tokens; raise the budget or lower batch.rows")

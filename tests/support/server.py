@@ -32,8 +32,8 @@ from support.command import forking
 
 IMPORTED = (
     "crammed.cli.app",
-    "crammed.evaluation.evaluation",
-    "crammed.pipeline",
+    "crammed.interface.models",
+    "crammed.interface.training",
     "crammed.report.page",
     "matplotlib.backends.backend_svg",
     "pandas",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import io
 import math
 import os
@@ -96,6 +97,18 @@ def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         for clock.now, done in ((0.0, 0.0), (20.0, 0.25)):
             task.update(done, "detail")
     assert stream.getvalue().splitlines()[0] == "work  25 %  1m left  detail"
+
+
+def test_a_notebook_gets_lines_on_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where rich would show each line as a block, and bars move a cursor that is not there."""
+    shell = type("ZMQInteractiveShell", (), {})
+    monkeypatch.setattr(builtins, "get_ipython", shell, raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    stream = Terminal()
+    assert Console(file=stream).is_jupyter
+    with Progress(stream) as progress, progress.task("work", 1.0) as task:
+        task.update(0.5, "detail")
+    assert stream.getvalue() == "work  detail  (0.0s)\n"
 
 
 @pytest.mark.parametrize("ignored", [False, True])

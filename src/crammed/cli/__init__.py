@@ -8,6 +8,6 @@ corpora    prepare, data show, data verify
 models     evaluate, report, export
 studies    study
 machine    recipes, runs, doctor
-options    options of several verbs, and the configuration that results from them
+options    options of several verbs
 output     results as lines for people or as JSON
 """

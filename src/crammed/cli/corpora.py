@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,19 +15,11 @@ from crammed.cli.options import (
     FitOption,
     JsonOption,
     RecipeWords,
-    absolute_source,
-    configure,
-    show_recipe,
-    shown_progress,
+    recipe_and_overrides,
 )
 from crammed.cli.output import print_result
 from crammed.errors import InputError
 from crammed.terminal.quiet import one_line
-
-if TYPE_CHECKING:
-    from crammed.config import TokenizerConfig
-    from crammed.rules.choosing import Asked
-    from crammed.terminal.progress import Progress
 
 CorpusArgument = Annotated[
     Path, typer.Argument(metavar="CORPUS_DIR", help="A corpus directory made by crammed prepare.")
@@ -67,81 +58,27 @@ def prepare(
     as_json: JsonOption = False,
 ) -> None:
     """Turn text into a corpus: cleaned, tokenized, packed into rows."""
-    from crammed.data.corpus import Corpus
-    from crammed.data.preparing.driver import prepare as prepare_corpus
-    from crammed.data.preparing.extension import extend as extend_corpus
-    from crammed.data.show import describe_corpus
-    from crammed.files.folders import behind_links
+    from crammed.interface import corpora
 
-    asked, _, _ = configure(words, {}, budget, None, data, None, fit=fit)
     if out is None:
         raise InputError("name the corpus directory to create: --out CORPUS_DIR")
-    out = behind_links(out)
-    config = asked.config
-    with shown_progress() as progress:
-        if extend is not None:
-            _refuse_settings_of_its_own(words or [], heldout, fit)
-            base = Corpus(extend)
-            corpus = extend_corpus(base, config.data, out, progress, config.compute, work)
-        else:
-            show_recipe(progress, asked)
-            choose = _chooser(asked, progress)
-            held = [absolute_source(path, "--heldout") for path in heldout or []]
-            corpus = prepare_corpus(
-                config.data, config.tokenizer, out, progress, config.compute, work, choose, held
-            )
+    recipe, overrides = recipe_and_overrides(words)
+    done = corpora.prepare(
+        recipe,
+        overrides,
+        data=data or [],
+        budget=budget,
+        out=out,
+        work=work,
+        heldout=heldout or [],
+        extend=extend,
+        fit=fit,
+    )
     decided = r"(data|tokenizer)[.=]|budget(\.limit)?="
     own = [word for word in words or [] if not re.match(decided, word)]
-    limit = config.budget.limit.text
-    following = ["crammed", "pretrain", *own, "--corpus", str(out), "--budget", limit]
-    lines = [*describe_corpus(corpus), ("next", shlex.join([*following, *["--fit"] * fit]))]
-    print_result(corpus.manifest, as_json, lines)
-
-
-def _refuse_settings_of_its_own(words: list[str], heldout: list[str] | None, fit: bool) -> None:
-    """Refuse what a corpus that is extended has decided.
-
-    Raises:
-        InputError: an override or an option sets it.
-    """
-    from crammed.data.preparing.extension import OF_NEW_TEXT
-
-    theirs_too = "|".join((*OF_NEW_TEXT, r"clean\.(function|downstream)"))
-    decided = rf"(data\.(?!({theirs_too})\b)|tokenizer[.=])"
-    theirs = [word for word in words if re.match(decided, word)]
-    theirs += ["--heldout"] * bool(heldout) + ["--fit"] * fit
-    if theirs:
-        raise InputError(
-            f"{theirs[0]}: the corpus to extend was prepared with its own settings; leave it out, "
-            "or prepare all text anew"
-        )
-
-
-def _chooser(asked: Asked, progress: Progress) -> Callable[[float], TokenizerConfig] | None:
-    """A function that chooses the tokenizer, by the model that suits a number of tokens.
-
-    It is None if nothing is left to choose: the size of the vocabulary is set, or that of a given
-    tokenizer, which is said.
-    """
-    from crammed.data.tokenization.named import given_vocabulary
-    from crammed.planning.settling import device_of, settle
-    from crammed.rules.choosing import shape_of
-
-    if (size := given_vocabulary(asked.config.tokenizer)) is not None:
-        progress.line(f"vocabulary  {size:,}, of the tokenizer in tokenizer.file")
-        return None
-    if "tokenizer.vocab_size" not in asked.open:
-        return None
-    device = device_of(asked.nominally())  # a wrong one ends the command here
-
-    def chosen(tokens: float) -> TokenizerConfig:
-        config = settle(asked, tokens / asked.config.data.row_length, device, progress).config
-        layers, width = shape_of(config)
-        tokenizer = config.tokenizer
-        progress.line(f"vocabulary  {tokenizer.vocab_size:,}, which suits {layers} x {width}")
-        return tokenizer
-
-    return chosen
+    following = ["crammed", "pretrain", *own, "--corpus", str(done.folder), "--budget", done.budget]
+    lines = [*done.lines, ("next", shlex.join([*following, *["--fit"] * fit]))]
+    print_result(done.manifest, as_json, lines)
 
 
 def data_show(
@@ -179,6 +116,7 @@ def data_copy(
     from crammed.data.elsewhere import receive, send
     from crammed.files.addresses import is_address, without_secrets
     from crammed.files.folders import behind_links
+    from crammed.interface.asking import shown_progress
 
     if is_address(source) == is_address(target):
         raise InputError("name a corpus directory and an address, to copy one to the other")

@@ -24,14 +24,14 @@ from crammed.cli.options import (
     DataOption,
     JsonOption,
     SeedOption,
-    compute_config,
-    configure,
-    shown_progress,
+    recipe_and_overrides,
 )
 from crammed.cli.output import print_result
 
 if TYPE_CHECKING:
     from crammed.terminal.table import Printed
+
+_OF_BOTH = re.compile(r"(data|batch|compute)\.")
 
 
 def decide(
@@ -62,13 +62,13 @@ def decide(
     as_json: JsonOption = False,
 ) -> None:
     """Train from scratch, adapt, or take an encoder as it is: score all three on your tasks."""
+    from crammed import deciding
     from crammed.adaptation.adapting import Adaptation, ask_for
     from crammed.adaptation.original import Original
-    from crammed.deciding import decide as decide_all
-    from crammed.deciding import places
     from crammed.evaluation.decision import ADAPTED, SCRATCH, sentences
     from crammed.evaluation.evaluation import Request
     from crammed.files.folders import behind_links
+    from crammed.interface.asking import compute_config, configure, shown_progress
     from crammed.terminal.table import show
 
     original = Original.find(model)
@@ -83,13 +83,13 @@ def decide(
         jobs=jobs,
         compute=compute_config(device, dtype),
     )
-    runs = places(out := behind_links(out))
-    given: list[Any] = [budget, seed, data, None]
-    scratch, _, _ = configure(words, {}, *given, out=runs[SCRATCH])
-    both = [word for word in words or [] if re.match(r"(data|batch|compute)\.", word)]
-    adapting, _, _ = configure(both, {}, *given, out=runs[ADAPTED], ask=partial(ask_for, original))
+    runs = deciding.places(out := behind_links(out))
+    given: list[Any] = [{}, budget, seed, data or []]
+    scratch, _, _ = configure(*recipe_and_overrides(words), *given, out=runs[SCRATCH])
+    both, other = [*filter(_OF_BOTH.match, words or [])], partial(ask_for, original)
+    adapting, _, _ = configure(None, both, *given, out=runs[ADAPTED], ask=other)
     with shown_progress() as progress:
-        found = decide_all(scratch, adapting, Adaptation(original), request, out, progress)
+        found = deciding.decide(scratch, adapting, Adaptation(original), request, out, progress)
     if not as_json:
         show([_table(found["scores"])])
     said = sentences(found["scores"])

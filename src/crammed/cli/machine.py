@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crammed.cli.options import JsonOption, shown_progress
+from crammed.cli.options import JsonOption
 from crammed.cli.output import plain, print_result
 from crammed.terminal.quiet import one_line
 
@@ -96,6 +96,7 @@ def runs(
 def doctor(as_json: JsonOption = False) -> None:
     """Describe this machine, and train a tiny encoder as a self-test."""
     from crammed.doctor import examine
+    from crammed.interface.asking import shown_progress
 
     with shown_progress() as progress:
         values = examine(progress)

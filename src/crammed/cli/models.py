@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crammed.cli.options import JsonOption, compute_config, shown_progress
+from crammed.cli.options import JsonOption
 from crammed.cli.output import print_result
 from crammed.errors import InputError
 from crammed.terminal.quiet import one_line
 
 if TYPE_CHECKING:
-    from crammed.terminal.progress import Progress
     from crammed.terminal.table import Printed
 
 ModelArgument = Annotated[
@@ -91,36 +90,34 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Score an encoder on tasks, BLiMP or held-out text; compare two."""
-    from crammed.evaluation import evaluation
     from crammed.evaluation.suite import raise_for_failed_tasks
     from crammed.files.writing import check_file, write_json
+    from crammed.interface import models
     from crammed.terminal.table import show
 
-    for file in filter(None, (out, submission)):
-        check_file(file)
+    if out is not None:
+        check_file(out)
     values: dict[str, Any] = {"model": model, "suites": {}}
     parts: list[Printed] = []
     given = {"--tasks": tasks, "--seeds": seeds, "--submission": submission, "--jobs": jobs}
     _need_data(data, compare, {**given, "--untrained-in": twins})
     if data is not None:
-        request = evaluation.Request(
-            model=model,
-            suite=suite,
+        values = models.evaluate(
+            model,
+            suite,
             data=data,
-            tasks=tuple(name for name in tasks.split(",") if name) if tasks is not None else None,
+            tasks=tasks,
             seeds=seeds,
             protocol=protocol,
-            into=into,
             untrained=untrained,
-            twins=twins,
+            untrained_in=twins,
             submission=submission,
+            into=into,
             jobs=jobs,
-            compute=compute_config(device, dtype),
+            device=device,
+            dtype=dtype,
             trust_remote_code=trust_remote_code,
-        )
-        with shown_progress() as progress:
-            values = evaluation.evaluate(request, progress)
-            _rewrite_report(Path(model), Path(values["folder"]), progress)
+        ).result
         parts += _score_parts(values)
     if compare is not None:
         values["compare"], tables = _compared(model, compare, suite, protocol, into)
@@ -131,20 +128,6 @@ def evaluate(
         show(parts)
     print_result(values, as_json, [])
     raise_for_failed_tasks(values["suites"], said=True)
-
-
-def _rewrite_report(run: Path, folder: Path, progress: Progress) -> None:
-    """Let the report of a run show what was found now; if it has none, none is written."""
-    from crammed.errors import CrammedError
-    from crammed.report.page import write_report
-
-    report = run / "report.html"
-    if not report.exists() or folder.resolve().parent != run.resolve():
-        return
-    try:
-        progress.line(f"report  {write_report([run], report)}")
-    except CrammedError as error:
-        progress.line(f"report  not rewritten: {one_line(error).partition(';')[0]}")
 
 
 def _need_data(data: str | None, compare: str | None, options: dict[str, object]) -> None:
@@ -213,26 +196,24 @@ def finetune(
     """Fine-tune an encoder on a task, and keep the median seed's model."""
     import shlex
 
-    from crammed.evaluation.evaluation import Request
-    from crammed.files.folders import behind_links
-    from crammed.finetuned.keeping import keep
+    from crammed.interface import models
     from crammed.terminal.table import show
 
-    request = Request(
-        model=model,
-        suite=suite,
+    values = models.finetune(
+        model,
+        suite,
         data=data,
-        tasks=(task,) if task is not None else None,
+        out=out,
+        task=task,
         seeds=seeds,
         protocol=protocol,
-        into=into,
         untrained=untrained,
+        into=into,
         jobs=jobs,
-        compute=compute_config(device, dtype),
+        device=device,
+        dtype=dtype,
         trust_remote_code=trust_remote_code,
-    )
-    with shown_progress() as progress:
-        values = keep(request, behind_links(out), progress)
+    ).result
     if not as_json:
         show(_score_parts(values))
     following = shlex.join(["crammed", "predict", str(out), "--data"])
@@ -257,6 +238,7 @@ def predict(
     from crammed.files.writing import check_file
     from crammed.finetuned.output import check_format, print_rows, write_rows
     from crammed.finetuned.prediction import Predictor
+    from crammed.interface.asking import compute_config, shown_progress
 
     if out is not None:
         check_file(out)
@@ -280,6 +262,7 @@ def report(
 ) -> None:
     """Write an HTML report on runs, evaluated models or a study."""
     from crammed.files.writing import check_file
+    from crammed.interface.asking import shown_progress
     from crammed.report.page import write_report
     from crammed.report.study import write_study_page
     from crammed.study.result import RESULT

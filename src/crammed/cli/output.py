@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from crammed.terminal.quiet import one_line
 
-Line = tuple[str, str | Sequence[str]]
-"""A label with a line of text or several."""
+if TYPE_CHECKING:
+    from crammed.interface.lines import Line
+    from crammed.interface.results import Run
+
+
+def print_run(run: Run, as_json: bool) -> None:
+    """Print the result of a run."""
+    from crammed.interface.lines import next_line, run_lines
+
+    values = run.result
+    print_result(values, as_json, [*run_lines(values), next_line(values)])
 
 
 def print_result(values: dict[str, Any], as_json: bool, lines: Sequence[Line]) -> None:

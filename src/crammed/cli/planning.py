@@ -15,17 +15,15 @@ from crammed.cli.options import (
     FitOption,
     JsonOption,
     RecipeWords,
-    configure,
-    refuse_twice,
-    show_recipe,
-    shown_progress,
+    recipe_and_overrides,
 )
-from crammed.cli.output import Line, print_result
+from crammed.cli.output import print_result
 from crammed.errors import InputError
 
 if TYPE_CHECKING:
     from crammed.config import RunConfig
     from crammed.data.corpus import Corpus
+    from crammed.interface.lines import Line
     from crammed.machine.cards import Card
     from crammed.planning.parts import PartTimes
     from crammed.rules.choosing import Asked, Chosen, Measure
@@ -57,6 +55,7 @@ def plan(
     """Forecast what a budget buys on this device, or on another card."""
     from crammed.data.heldout import text_bytes
     from crammed.data.show import readings
+    from crammed.interface.asking import configure, refuse_twice, show_recipe, shown_progress
     from crammed.planning.forecast import forecast
     from crammed.rules.choosing import choose, values_of
     from crammed.rules.sizing import FOLLOWERS
@@ -66,9 +65,11 @@ def plan(
         raise InputError("--seconds takes a number of seconds, such as 20")
     if seconds is not None and device is not None:
         raise InputError("--device measures nothing: leave --seconds out")
-    overrides = [word for word in words or [] if "=" in word]
+    recipe, overrides = recipe_and_overrides(words)
     refuse_twice(overrides, "--device", "compute.device", device is not None)
-    asked, opened, _ = configure(words, {}, budget, None, None, corpus, fit=fit, needs_data=False)
+    asked, opened, _ = configure(
+        recipe, overrides, {}, budget, corpus_dir=corpus, fit=fit, needs_data=False
+    )
     rows = opened.rows if opened is not None else None
     with shown_progress() as progress:
         show_recipe(progress, asked)

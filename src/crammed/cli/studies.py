@@ -14,9 +14,6 @@ from crammed.cli.options import (
     DataOption,
     JsonOption,
     RecipeWords,
-    absolute_source,
-    refuse_twice,
-    shown_progress,
 )
 from crammed.cli.output import print_result
 from crammed.errors import InputError, TaskFailed
@@ -102,6 +99,7 @@ def study(
         muon: []                        # overrides of this arm
         adamw: [optim.name=adamw]
     """
+    from crammed.interface.asking import refuse_twice, sources_of
     from crammed.study.running.places import default_jobs
     from crammed.study.running.request import Request
 
@@ -117,10 +115,9 @@ def study(
     if corpus is not None and data:
         raise InputError("use --data or --corpus, not both")
     refuse_twice([w for w in words or [] if "=" in w], "--budget", "budget.limit", given=True)
-    texts = [absolute_source(each) for each in data or []]
     requests = [
         Request(
-            *(each, words or [], corpus, texts, limit, seeds),
+            *(each, words or [], corpus, sources_of(data or []), limit, seeds),
             out / each if name == EVERY else out,
             jobs or default_jobs(),
             _judges(each, judges, blimp, glue),
@@ -164,6 +161,7 @@ def _run_each(requests: Sequence[Request], *, as_json: bool) -> None:
         InputError: the only study is refused.
         TaskFailed: studies were refused, runs failed, or scores are missing.
     """
+    from crammed.interface.asking import shown_progress
     from crammed.study.findings.table import findings
     from crammed.study.running.request import run, sharing
 
@@ -193,6 +191,7 @@ def _run_each(requests: Sequence[Request], *, as_json: bool) -> None:
 
 def _write_page(out: Path) -> Path:
     """Write the page of a study, unless ``study.json`` has not changed since it was written."""
+    from crammed.interface.asking import shown_progress
     from crammed.report.study import write_study_page
     from crammed.study.result import RESULT
 
@@ -231,6 +230,7 @@ def _say_costs(requests: Sequence[Request], *, alone: bool, as_json: bool) -> No
 
     If one of several is refused, the others are still counted.
     """
+    from crammed.interface.asking import shown_progress
     from crammed.study.running.costs import Cost
     from crammed.study.running.request import cost
     from crammed.study.running.timing import Timing

@@ -5,12 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from crammed.errors import CrammedError, InputError
@@ -80,6 +83,11 @@ def world_size() -> int:
     return size
 
 
+def is_leader() -> bool:
+    """Whether this process is the first, or only, one that trains a model."""
+    return world_size() == 1 or _from_torchrun("RANK") == 0
+
+
 _OF_A_PROCESS = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """What ``torchrun`` tells each of several processes."""
 
@@ -143,6 +151,25 @@ def protected_children() -> Iterator[None]:
             os.environ[SAFE] = before
 
 
+class _Worker(SpawnProcess):
+    """A process that does not import the program which starts it.
+
+    That may be a plain script, which would train again in each of them.
+    """
+
+    def start(self) -> None:
+        program = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            super().start()
+        finally:
+            sys.modules["__main__"] = program
+
+
+class _Spawning(SpawnContext):
+    Process = _Worker
+
+
 @contextmanager
 def worker_processes(
     workers: int,
@@ -160,7 +187,7 @@ def worker_processes(
         CrammedError: a worker died.
     """
     # Spawned, not forked: threads of pyarrow and PyTorch do not survive a fork.
-    context = multiprocessing.get_context("spawn")
+    context = _Spawning()
     with protected_children():  # one process begins with the pool, the others with their first jobs
         pool = ProcessPoolExecutor(workers, context, _begin_worker, (initializer, arguments))
     try:

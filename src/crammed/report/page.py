@@ -112,24 +112,34 @@ def _by_heldout_text(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _load_run(path: Path) -> dict[str, Any]:
-    """What the page says about a run, including its figures."""
-    config, summary = read_config(path), read_summary(path)
+def losses_of(path: Path) -> dict[str, Any]:
+    """What the figure of a run's losses needs, and the run's events."""
+    summary = read_summary(path)
     if summary is None:
         raise InputError(f"{path} is not a finished run: run the same command again to finish it")
     events = read_events(path, heldout=HELDOUT_NUMBERS, stage=("seconds",), **_OF_TROUBLE)
     metrics = read_metrics(path, *METRIC_NUMBERS)
     if not metrics:
         raise InputError(f"{path / 'metrics.jsonl'} holds no log point: restore it from a copy")
-    early, choice = summary.early_end, read_choice(path) or Choice()
-    run: dict[str, Any] = {
-        "name": path.resolve().name,
+    return {
         "label": path.resolve().name,
-        "config": config,
         "summary": summary,
+        "events": events,
         "metrics": metrics,
         "on_the_way": on_the_way(events, summary.updates),
         "unigram": summary.unigram_cross_entropy,
+    }
+
+
+def _load_run(path: Path) -> dict[str, Any]:
+    """What the page says about a run, including its figures."""
+    config, losses = read_config(path), losses_of(path)
+    summary, events = losses["summary"], losses["events"]
+    early, choice = summary.early_end, read_choice(path) or Choice()
+    run: dict[str, Any] = {
+        **losses,
+        "name": losses["label"],
+        "config": config,
         "stages": _stages(events),
         "spent": early.share if early is not None else summary.u,
         "trouble": _trouble(events),

@@ -164,9 +164,7 @@ class RunDir:
 
     def scores(self) -> dict[str, Any]:
         """The scores so far, by suite."""
-        scores = read_json(self.evaluation / "scores.json") or {"suites": {}}
-        suites: dict[str, Any] = scores["suites"]
-        return suites
+        return read_scores_of(self.path)
 
     def metrics(self, record: Mapping[str, Any]) -> None:
         """Append one log point."""
@@ -255,6 +253,13 @@ def read_choice(path: Path) -> Choice | None:
     file = path / "choice.json"
     values = read_json(file)
     return None if values is None else validated(Choice, values, str(file))
+
+
+def read_scores_of(path: Path) -> dict[str, Any]:
+    """The scores of the run in `path` so far, by suite."""
+    scores = read_json(path / "evaluation" / "scores.json") or {"suites": {}}
+    suites: dict[str, Any] = scores["suites"]
+    return suites
 
 
 def has_begun(path: Path) -> bool:

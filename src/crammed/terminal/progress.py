@@ -1,6 +1,6 @@
 """Progress for users: live bars on a terminal, an occasional plain line elsewhere.
 
-A terminal that cannot move its cursor (``TERM=dumb``) gets lines, as a file does.
+A terminal that cannot move its cursor (``TERM=dumb``) gets lines, as a file and a notebook do.
 
 Everything goes to standard error, so that standard output contains only results. When nobody can
 read it any more, because a pipe was closed or a terminal is gone, the process stops as if the
@@ -39,6 +39,14 @@ SECONDS_BEFORE_ESTIMATE = 15.0
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         raise  # rich would end the process; this runs while the error is being handled
+
+
+def _console(stream: TextIO) -> _Console:
+    """A console on a stream; in a notebook, rich would show each line as a block beside it."""
+    console = _Console(file=stream, highlight=False)
+    if console.is_jupyter:
+        return _Console(file=stream, highlight=False, force_jupyter=False, force_terminal=False)
+    return console
 
 
 class _Time(ProgressColumn):
@@ -130,7 +138,7 @@ class Progress:
     def __init__(self, stream: TextIO | None = sys.stderr, clock: Clock = time.monotonic) -> None:
         self.clock = clock
         self._stream = stream
-        self._console = _Console(file=stream, highlight=False) if stream is not None else None
+        self._console = _console(stream) if stream is not None else None
         self.bars: Bars | None = None
 
     def __enter__(self) -> Progress:

@@ -1,6 +1,6 @@
 """Pretraining, from start to finish.
 
-Between the command line and ``backward()`` are four files: `crammed.cli.training` calls
+Between the command line and ``backward()`` are four files: `crammed.interface.training` calls
 `crammed.pretraining`, which calls `pretrain` here, which calls `crammed.training.step`. In
 addition, `build` makes the model, its optimizer and the step, `plan` decides what each update is,
 and `upkeep` does what is due between two updates.

@@ -1,0 +1,9 @@
+"""What commands do and Python programs call: docs/python.md describes it.
+
+training  run, pretrain, adapt
+corpora   prepare
+models    evaluate, finetune
+results   what these return
+lines     results in words
+asking    the options that several of them share, and the configuration that results
+"""

@@ -1,0 +1,130 @@
+"""What scores and fine-tunes models: evaluate, finetune."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from crammed.errors import CrammedError
+from crammed.evaluation import evaluation
+from crammed.evaluation.evaluation import Request
+from crammed.files.folders import behind_links
+from crammed.files.writing import check_file
+from crammed.finetuned.keeping import keep
+from crammed.interface.asking import File, compute_config, shown_progress, task_names
+from crammed.interface.results import Evaluation, FineTuned
+from crammed.report.page import write_report
+from crammed.terminal.progress import Progress
+from crammed.terminal.quiet import one_line
+
+
+def evaluate(
+    model: File,
+    suite: File = "glue",
+    *,
+    data: File,
+    tasks: str | Sequence[str] | None = None,
+    seeds: int | None = None,
+    protocol: File | None = None,
+    untrained: bool = True,
+    untrained_in: File | None = None,
+    submission: File | None = None,
+    into: File | None = None,
+    jobs: int | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+) -> Evaluation:
+    """Score an encoder on tasks, BLiMP or held-out text, as ``crammed evaluate``.
+
+    Whatever the folder of scores holds already is not computed again.
+
+    Args:
+        model: a run, a Hugging Face folder, or a name on the hub.
+        suite: a built-in suite, a .yaml file of tasks, ``blimp`` or ``heldout``.
+        data: folder of tasks, or ``hub``; for ``blimp`` and ``heldout`` a file.
+        tasks: names of tasks; None is every task in the data.
+        untrained: also fine-tune the untrained model.
+        untrained_in: folder in which models of a shape share the untrained model's predictions.
+        submission: zip file to write for the leaderboard.
+        into: folder for scores and predictions; None is ``evaluation`` in a run, or else
+            ``evaluations/MODEL``.
+
+    Raises:
+        InputError: something given is wrong, or missing. A task that fails does not raise.
+    """
+    if submission is not None:
+        check_file(Path(submission))
+    request = Request(
+        model=str(model),
+        suite=str(suite),
+        data=str(data),
+        tasks=None if tasks is None else tuple(task_names(tasks)),
+        seeds=seeds,
+        protocol=None if protocol is None else str(protocol),
+        into=None if into is None else Path(into),
+        untrained=untrained,
+        twins=None if untrained_in is None else Path(untrained_in),
+        submission=None if submission is None else Path(submission),
+        jobs=jobs,
+        compute=compute_config(device, dtype),
+        trust_remote_code=trust_remote_code,
+    )
+    with shown_progress() as progress:
+        result = evaluation.evaluate(request, progress)
+        _rewrite_report(Path(model), Path(result["folder"]), progress)
+    return Evaluation(Path(result["folder"]), result)
+
+
+def _rewrite_report(run: Path, folder: Path, progress: Progress) -> None:
+    """Let the report of a run show what was found now; if it has none, none is written."""
+    report = run / "report.html"
+    if not report.exists() or folder.resolve().parent != run.resolve():
+        return
+    try:
+        progress.line(f"report  {write_report([run], report)}")
+    except CrammedError as error:
+        progress.line(f"report  not rewritten: {one_line(error).partition(';')[0]}")
+
+
+def finetune(
+    model: File,
+    suite: File,
+    *,
+    data: File,
+    out: File,
+    task: str | None = None,
+    seeds: int | None = None,
+    protocol: File | None = None,
+    untrained: bool = True,
+    into: File | None = None,
+    jobs: int | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+) -> FineTuned:
+    """Fine-tune an encoder on a task, and keep the median seed's model: ``crammed finetune``.
+
+    Args:
+        task: one of several tasks in the suite.
+        out: the folder to create.
+
+    The other arguments, and errors, are those of `evaluate`.
+    """
+    request = Request(
+        model=str(model),
+        suite=str(suite),
+        data=str(data),
+        tasks=None if task is None else (task,),
+        seeds=seeds,
+        protocol=None if protocol is None else str(protocol),
+        into=None if into is None else Path(into),
+        untrained=untrained,
+        jobs=jobs,
+        compute=compute_config(device, dtype),
+        trust_remote_code=trust_remote_code,
+    )
+    kept = Path(out)
+    with shown_progress() as progress:
+        result = keep(request, behind_links(kept), progress)
+    return FineTuned(Path(result["folder"]), result, kept)

@@ -1,0 +1,154 @@
+"""What the functions return: folders, and what is in them. A notebook shows each as a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from crammed.data.corpus import Corpus
+from crammed.data.show import describe_corpus
+from crammed.evaluation.scores.table import heldout_text
+from crammed.extras import import_extra
+from crammed.interface.lines import Line, run_lines, score_text
+from crammed.pretraining import result
+from crammed.runs.directory import read_config, read_scores_of
+from crammed.runs.logs import read_events, read_metrics
+from crammed.runs.summary import Summary, read_summary
+
+
+def read_run(run: str | Path) -> Run:
+    """Open the folder of a run, finished or not.
+
+    Raises:
+        InputError: it is not a run.
+    """
+    read_config(Path(run))
+    return Run(Path(run))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run in its folder; everything is read when it is asked for."""
+
+    folder: Path
+
+    @property
+    def export(self) -> Path:
+        """The model as a Hugging Face folder."""
+        return self.folder / "export"
+
+    @property
+    def summary(self) -> Summary | None:
+        """The contents of ``summary.json``; None until training has finished."""
+        return read_summary(self.folder)
+
+    @property
+    def scores(self) -> dict[str, dict[str, Any]]:
+        """The scores of each task in the run's own evaluation folder, as `Evaluation.scores`."""
+        suites = read_scores_of(self.folder).values()
+        return {name: score for suite in suites for name, score in suite.get("tasks", {}).items()}
+
+    @property
+    def log(self) -> Any:
+        """The log points as a pandas data frame, a row each, without those that a crash undid."""
+        return _frame(read_metrics(self.folder))
+
+    @property
+    def heldout(self) -> Any:
+        """Held-out losses, during training and after it, as a pandas data frame."""
+        return _frame([e for e in read_events(self.folder) if e["event"] == "heldout"])
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        """The result of a finished run, as ``--json`` prints it."""
+        return result(self.folder)
+
+    def _repr_html_(self) -> str:
+        from crammed.report.notebook import curve_html, table_html
+
+        if self.summary is None:
+            return table_html([("run", f"{self.folder}, which has not finished")])
+        return table_html(run_lines(self.result)) + curve_html(self.folder)
+
+
+def _frame(records: list[dict[str, Any]]) -> Any:
+    return import_extra("pandas", "pandas", "a data frame").DataFrame(records)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared corpus.
+
+    Attributes:
+        manifest: the contents of ``manifest.json``: sources, what was dropped, counts.
+        budget: the budget that its vocabulary suits.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    budget: str
+
+    @property
+    def lines(self) -> list[Line]:
+        """The manifest in words."""
+        return [*describe_corpus(Corpus(self.folder))]
+
+    def _repr_html_(self) -> str:
+        from crammed.report.notebook import table_html
+
+        return table_html(self.lines)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of a model on a suite.
+
+    Attributes:
+        folder: with the scores and predictions.
+        result: everything, as ``--json`` prints it.
+    """
+
+    folder: Path
+    result: dict[str, Any]
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """By task, such as ``scores["rte"]["median"]``, or ``"failed"``: why it has no score.
+
+        Of the suites ``blimp`` and ``heldout``, which have no tasks, what was measured.
+        """
+        (suite,) = self.result["suites"].values()
+        scores: dict[str, Any] = suite.get("tasks", suite)
+        return scores
+
+    def _repr_html_(self) -> str:
+        from crammed.report.notebook import table_html
+
+        return table_html([*self._lines(), ("folder", str(self.folder))])
+
+    def _lines(self) -> list[Line]:
+        ((suite, scores),) = self.result["suites"].items()
+        if suite == "blimp":
+            return [("BLiMP", f"{scores['blimp']:.1f}")]
+        if suite == "heldout":
+            return [("held-out loss", heldout_text(scores).splitlines())]
+        return [
+            (name, f"failed: {score['failed']}" if "failed" in score else score_text(score))
+            for name, score in self.scores.items()
+        ]
+
+
+@dataclass(frozen=True)
+class FineTuned(Evaluation):
+    """A fine-tuned model that was kept.
+
+    Attributes:
+        model: the folder that `crammed.load` opens.
+    """
+
+    model: Path
+
+    def _lines(self) -> list[Line]:
+        return [*super()._lines(), ("model", str(self.model))]

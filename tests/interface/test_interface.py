@@ -1,0 +1,175 @@
+"""What commands do, called from Python."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import crammed
+from crammed.doctor import TINY
+from crammed.errors import InputError
+from crammed.interface.asking import words_of
+from crammed.report.notebook import table_html
+from crammed.rules.recipe import parse_overrides
+from support.adapting import SMALL
+from support.pages import python_blocks
+from support.tasks import write_task
+from support.text import documents, write_jsonl
+
+VALUES: dict[str, Any] = {
+    "optim.lr": 1e-5,
+    "model.layers": np.int64(3),
+    "budget.most_epochs": None,
+    "data.sep": False,
+    "tokenizer.file": Path("a b/ü.json"),
+    "data.clean": {"languages": ["en", "no"]},
+    "description": "yes: [a] # 1e3",
+}
+
+
+def test_values_reach_the_recipe_as_they_are() -> None:
+    assert parse_overrides(words_of(VALUES)) == {
+        "optim": {"lr": 1e-5},
+        "model": {"layers": 3},
+        "budget": {"most_epochs": None},
+        "data": {"sep": False, "clean": {"languages": ["en", "no"]}},
+        "tokenizer": {"file": "a b/ü.json"},
+        "description": "yes: [a] # 1e3",
+    }
+    assert words_of(["a.b=1"]) == ["a.b=1"]
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the page names, and a recipe of seconds."""
+    folder = tmp_path_factory.mktemp("page")
+    write_jsonl(folder / "my-text.jsonl", documents(600))
+    write_task(folder / "glue_data", "rte", 40)
+    values = parse_overrides([*TINY, "finetune.seeds=2", "finetune.epochs=1"])
+    (folder / "tiny.yaml").write_text(yaml.safe_dump({"extends": "crammed", **values}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(here: Path) -> Iterator[dict[str, Any]]:
+    """What the page's names stand for at its end; tests/finetuned has its block on a classifier."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        patch.setattr("crammed.rules.recipe.DEFAULT", "tiny.yaml")
+        values: dict[str, Any] = {}
+        for block in python_blocks("python.md"):
+            code = block.replace('"1h"', '"3updates"').replace('"crammed", {', '"tiny.yaml", {')
+            if "classifier" not in code:
+                exec(compile(code, "docs/python.md", "exec"), values)
+        yield values
+
+
+class _Balanced(HTMLParser):
+    """Checks that every element is closed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.feed(page)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag != "br":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_true(here: Path, page: dict[str, Any]) -> None:
+    run, trial = page["run"], page["trial"]
+    assert json.loads((here / "runs/mine/config.json").read_text())["budget"]["limit"] == "3updates"
+    assert run.folder == Path("runs/mine")
+    assert run.summary.updates == 3
+    assert run.result["heldout_loss"] == run.summary.heldout["loss@0.15"]
+    assert trial.folder == Path("runs/0.002")
+    assert json.loads((here / "runs/0.002/config.json").read_text())["optim"]["lr"] == 2e-3
+    assert [*page["losses"].columns] == ["update", "tokens", "loss"]
+    assert page["losses"]["update"].iloc[-1] == 3
+    assert page["measured"]["loss@0.15"].iloc[-1] == run.summary.heldout["loss@0.15"]
+    assert 0.0 <= page["evaluation"].scores["rte"]["median"] <= 100.0
+    assert run.scores == page["evaluation"].scores
+    assert page["kept"].scores["rte"]["median"] == run.scores["rte"]["median"]
+    assert page["vectors"].shape[0] == 2
+
+
+def test_a_notebook_shows_what_came_out(page: dict[str, Any]) -> None:
+    for name, words in (
+        ("run", ("held-out loss", "nats with 15 % masked", "<svg", "unigram model")),
+        ("corpus", ("vocabulary", "my-text.jsonl")),
+        ("evaluation", ("rte", "untrained model", "evaluation")),
+        ("kept", ("rte", "model", "entailment")),
+    ):
+        shown = page[name]._repr_html_()
+        _Balanced(shown)
+        assert [word for word in words if word not in shown] == []
+    assert "&lt;b&gt;" in table_html([("a <b>", ["<b>", "c"])])
+
+
+def test_the_same_call_again_returns_the_finished_run(
+    here: Path, page: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(here)
+    again = crammed.pretrain(
+        "tiny.yaml", {"optim.lr": 1e-3}, corpus="corpus", budget="3updates", out="runs/0.001"
+    )
+    assert again.result == crammed.read_run("runs/0.001").result
+    with pytest.raises(InputError, match="holds a run with another configuration"):
+        crammed.pretrain("tiny.yaml", {"optim.lr": 3e-3}, corpus="corpus", out="runs/0.001")
+
+
+def test_an_encoder_of_others_is_adapted(
+    tmp_path: Path, model_folders: dict[str, Path], text_file: Path
+) -> None:
+    run = crammed.adapt(
+        model_folders["bert"], SMALL, data=text_file, budget="2updates", out=tmp_path / "run"
+    )
+    assert run.summary is not None
+    assert run.summary.adapted is not None
+    assert run.summary.updates == 2
+
+
+def test_a_run_that_has_not_finished(tmp_path: Path, page: dict[str, Any], here: Path) -> None:
+    for name in ("config.json", "metrics.jsonl", "events.jsonl"):
+        (tmp_path / name).write_bytes((here / "runs/mine" / name).read_bytes())
+    run = crammed.read_run(tmp_path)
+    assert run.summary is None
+    assert "which has not finished" in run._repr_html_()
+    assert len(run.log) == len(crammed.read_run(here / "runs/mine").log)
+    with pytest.raises(InputError, match="is not a run"):
+        crammed.read_run(here)
+
+
+def test_without_pandas(page: dict[str, Any], monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    monkeypatch.chdir(here)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match=r"needs pandas: pip install 'crammed\[pandas\]'"):
+        page["run"].log  # noqa: B018
+
+
+def test_what_is_wrong_is_said_before_any_work(tmp_path: Path) -> None:
+    text = write_jsonl(tmp_path / "text.jsonl", documents(3))
+    for call, words in (
+        (lambda: crammed.run(data=text, budget="1 fortnight"), "is not a budget"),
+        (lambda: crammed.run(overrides={"seed": 1}, data=text, seed=2), "seed is set twice"),
+        (lambda: crammed.run(overrides={"optim.rate": 1}, data=text), "optim.rate"),
+        (lambda: crammed.prepare(data=tmp_path / "no", out=tmp_path / "c"), "no"),
+        (lambda: crammed.evaluate("x", data="y", dtype="float16"), "does no loss scaling"),
+    ):
+        with pytest.raises(InputError, match=words):
+            call()
+    assert [*tmp_path.iterdir()] == [text]
