@@ -46,7 +46,13 @@ def test_a_run_is_scored_on_tasks_of_ones_own(here: Path) -> None:
     scores = json.loads((here / "run" / "evaluation" / "scores.json").read_text())
     assert list(scores["suites"]) == ["mine"]
     assert list(scores["suites"]["mine"]["tasks"]) == ["mail", "docs-order"]
-    assert "Scores after fine-tuning: mine</h2>" in (here / "run" / "report.html").read_text()
+    page = (here / "run" / "report.html").read_text()
+    assert "Scores after fine-tuning: mine</h2>" in page
+    assert "<summary>mail: what the median seed gets wrong</summary>" in page
+    told = json.loads((here / "run" / "evaluation" / "told" / "mine" / "mail.json").read_text())
+    assert sum(map(sum, told["confusion"])) == 20
+    for line in told["confusion"]:
+        assert "".join(f'<td class="n">{count}</td>' for count in line) in page
 
     again = crammed(*RUN, *BUDGET, *OWN, "--json", cwd=here)
     assert "finished earlier" in again.stderr

@@ -16,13 +16,14 @@ from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.evaluation.evaluation import Request
 from crammed.evaluation.folder import read_outputs
+from crammed.evaluation.scores.predictions import probabilities
 from crammed.evaluation.suite import median_seed
 from crammed.export.huggingface import export
 from crammed.files.writing import write_json
 from crammed.finetuned.folder import DESCRIPTION, read_description
 from crammed.finetuned.keeping import keep
 from crammed.finetuned.output import print_rows, write_rows
-from crammed.finetuned.prediction import Predictor, probabilities
+from crammed.finetuned.prediction import Predictor
 from crammed.tasks.read import read_task
 from crammed.tasks.rows import Rows
 from crammed.tasks.task import load_suite

@@ -5,6 +5,7 @@ evaluation.json                       the model and the protocol that the folder
 predictions/SUITE/TASK/trained-0.npz  one fine-tuned model's outputs for every split, or untrained-0
 gold/SUITE/SCORE.npz                  the labels that outputs are scored against
 resampled/SUITE/SCORE.npz             bootstrap resamples of the median over seeds
+told/SUITE/SCORE.json                 confusion matrix and surest mistakes of the median seed
 scores.json                           every score so far
 """
 
@@ -18,10 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crammed.config import Protocol
+from crammed.config.yamlfile import validated
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import local_digest
 from crammed.evaluation.finetuning.arrays import Arrays, load_arrays, save_arrays
+from crammed.evaluation.scores.judged import Told
 from crammed.files.folders import empty, inside, missing_folders, remove_if_empty
 from crammed.files.locks import FolderLock
 from crammed.files.regular import refuse_link
@@ -170,6 +173,10 @@ class EvaluationFolder:
         loaded = load_arrays(self._resampled_file(suite, name))
         return loaded[0]["medians"] if loaded is not None else None
 
+    def save_told(self, suite: str, name: str, told: dict[str, Any]) -> None:
+        """Save how the median seed tells classes, for `read_told`."""
+        write_json(_told_file(self.path, suite, name), told)
+
     def _resampled_file(self, suite: str, name: str) -> Path:
         return _named(self.path, f"resampled/{suite}/{name}.npz")
 
@@ -241,6 +248,21 @@ def _are_scores(found: dict[str, Any]) -> bool:
         and all(isinstance(entry.get(name, 0.0), int | float) for name in ("median", "linear"))
         for entry in entries
     )
+
+
+def read_told(folder: Path, suite: str, name: str) -> Told | None:
+    """How the median seed tells classes; None in older evaluations.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    file = _told_file(folder, suite, name)
+    values = read_json(file)
+    return None if values is None else validated(Told, values, str(file))
+
+
+def _told_file(folder: Path, suite: str, name: str) -> Path:
+    return _named(folder, f"told/{suite}/{name}.json")
 
 
 def read_gold(folder: Path, suite: str, name: str) -> tuple[Rows, dict[str, Any]]:

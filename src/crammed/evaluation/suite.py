@@ -26,6 +26,7 @@ from crammed.evaluation.finetuning.jobs import (
 )
 from crammed.evaluation.folder import EvaluationFolder, outputs_file, submission_key
 from crammed.evaluation.linear import linear_scores
+from crammed.evaluation.scores.judged import Judged
 from crammed.evaluation.scores.score import failed_json, positive_of, score_json, suite_means
 from crammed.evaluation.scores.table import skipped_text
 from crammed.evaluation.twins import SharedTwins
@@ -311,6 +312,9 @@ class SuiteEvaluator:
             scores[name], medians = score_json(task, name, trained, untrained, data, cut)
             if medians is not None:
                 self.folder.save_resampled(suite.name, name, medians)
+                median = trained[median_seed(scores[name])]
+                judged = Judged(task, data.labels, name, data.scored[name], median)
+                self.folder.save_told(suite.name, name, judged.told())
         return scores
 
 

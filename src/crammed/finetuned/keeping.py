@@ -17,11 +17,12 @@ from crammed.evaluation.backbones.huggingface_files import find
 from crammed.evaluation.evaluation import WITHOUT_FINETUNING, Request, evaluate
 from crammed.evaluation.folder import default_folder, read_outputs
 from crammed.evaluation.protocol import protocol_for
+from crammed.evaluation.scores.judged import Judged
 from crammed.extras import import_extra
 from crammed.files.folders import check_vacant, new_folder
 from crammed.files.scratch import scratch_folder
 from crammed.files.writing import read_json, write_json, write_text
-from crammed.finetuned.card import Judged, describe
+from crammed.finetuned.card import describe
 from crammed.finetuned.folder import Description, labels_of, write_model
 from crammed.finetuned.prediction import Predictor
 from crammed.model.trained import exported_model, has_trained_model

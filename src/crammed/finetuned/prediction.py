@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
 from crammed.config import ComputeConfig
@@ -17,7 +16,7 @@ from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone, classifier_of
 from crammed.evaluation.finetuning.batches import EncodedSplit, of_words
 from crammed.evaluation.finetuning.engine import Numerics, predict
-from crammed.evaluation.scores.predictions import Outputs
+from crammed.evaluation.scores.predictions import Outputs, probabilities
 from crammed.extras import import_extra
 from crammed.finetuned.folder import DESCRIPTION, Description, read_description
 from crammed.formats.records import Record
@@ -128,12 +127,3 @@ class Predictor:
                 else:
                     best = labels[int(shares.argmax())]
                     yield {"predicted": best, "probability": named[best], "probabilities": named}
-
-
-def probabilities(outputs: Outputs, *, several: bool) -> NDArray[np.float64]:
-    """Outputs as probabilities, [R, L]: softmax; with `several` labels in a row, the sigmoid."""
-    logits = outputs.astype(np.float64)
-    if several:
-        return np.asarray(0.5 * (1.0 + np.tanh(0.5 * logits)))
-    powers = np.exp(logits - logits.max(-1, keepdims=True))
-    return np.asarray(powers / powers.sum(-1, keepdims=True))

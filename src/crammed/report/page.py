@@ -15,7 +15,7 @@ from crammed.config import RunConfig
 from crammed.data import show
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.evaluation.folder import read_scores
+from crammed.evaluation.folder import read_scores, read_told
 from crammed.evaluation.scores import table
 from crammed.evaluation.scores.published import published, published_beside
 from crammed.files.writing import read_json, write_text
@@ -161,16 +161,17 @@ def _load_run(path: Path) -> dict[str, Any]:
 def _load_evaluation(path: Path) -> dict[str, Any]:
     """What the page says about a model that was not trained here."""
     scores = read_scores(path)
-    found = _scores(scores)
+    found = _scores(scores, path)
     words = list(of_scores(found["suites"]))
     return {"name": scores["model"]["name"], **scores, **found, "verdict": words}
 
 
 def _all_scores(run: Path) -> dict[str, Any]:
     """The scores of a run by its own protocol, followed by those by others that were named."""
-    found = _scores(read_json(run / "evaluation" / "scores.json") or {"suites": {}})
+    own = run / "evaluation"
+    found = _scores(read_json(own / "scores.json") or {"suites": {}}, own)
     for file in sorted(run.glob("evaluation-*/scores.json")):
-        others = _scores(read_json(file) or {"suites": {}})
+        others = _scores(read_json(file) or {"suites": {}}, file.parent)
         protocol = file.parent.name.removeprefix("evaluation-")
         by = f" by {protocol}"
         found["suites"] |= {name + by: {**s, "by": by} for name, s in others["suites"].items()}
@@ -179,8 +180,12 @@ def _all_scores(run: Path) -> dict[str, Any]:
     return found
 
 
-def _scores(scores: dict[str, Any]) -> dict[str, Any]:
-    """What a model was evaluated on: suites of tasks, BLiMP, held-out text."""
+def _scores(scores: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What a model was evaluated on: suites of tasks, BLiMP, held-out text.
+
+    Args:
+        folder: the evaluation folder.
+    """
     suites, protocol = scores["suites"], scores.get("protocol", {})
     tasks = {
         name: {
@@ -189,6 +194,11 @@ def _scores(scores: dict[str, Any]) -> dict[str, Any]:
             "figure": figures.scores_figure(suite["tasks"]),
             "published": published_beside(name, suite, protocol),
             "linear": any("linear" in score for score in suite["tasks"].values()),
+            "told": {
+                task: told
+                for task, score in suite["tasks"].items()
+                if "failed" not in score and (told := read_told(folder, name, task)) is not None
+            },
             "longest": table.longest_sequence(protocol, scores.get("model", {})),
         }
         for name, suite in suites.items()

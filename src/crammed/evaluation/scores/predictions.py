@@ -51,6 +51,15 @@ def predictions(outputs: Outputs, rows: Rows) -> Predictions:
     return Predictions(rows.labels[known].astype(int), outputs[known].argmax(-1), row[known])
 
 
+def probabilities(outputs: Outputs, *, several: bool) -> NDArray[np.float64]:
+    """Outputs as probabilities, [R, L]: softmax; with `several` labels in a row, the sigmoid."""
+    logits = outputs.astype(np.float64)
+    if several:
+        return np.asarray(0.5 * (1.0 + np.tanh(0.5 * logits)))
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    return np.asarray(powers / powers.sum(-1, keepdims=True))
+
+
 def check_finite(outputs: Outputs) -> None:
     """Raises ValueError if there are no outputs, or one of them is infinite or not a number."""
     if not outputs.size or not np.isfinite(outputs).all():
