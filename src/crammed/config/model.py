@@ -68,6 +68,12 @@ class ModelConfig(Section):
     """Bound c of the decoder's logits, which become c tanh(logits / c); null leaves them alone."""
     dropout: OpenFraction = 0.0
     """Dropout in pretraining. Fine-tuning has its own, `finetune.dropout`."""
+    embedding_dropout: Annotated[OpenFraction | None, Later()] = None
+    """Dropout of the embeddings in pretraining; null takes `dropout`."""
+    attention_dropout: Annotated[OpenFraction | None, Later()] = None
+    """Dropout of the attention weights in pretraining; null takes `dropout`."""
+    layer_drop: Annotated[OpenFraction, Later()] = 0.0
+    """Share of rows that skip a layer in pretraining, drawn for each layer and row."""
     ffn_dropout: Literal["residual", "hidden"] = "residual"
     """Where the feed-forward block has dropout: its output (BERT) or hidden layer (ModernBERT)."""
     init_std: PositiveFloat = 0.02
@@ -79,14 +85,24 @@ class ModelConfig(Section):
     zero_outputs: bool = False
     """Start the last product of every block at zero, so that every pre-norm layer starts as the
     identity."""
-    pooling: Literal["first", "mean"] = "first"
-    """What stands for a text where it is classified: the hidden state of its first token, or the
-    mean over all its tokens, special ones included."""
+    pooling: Literal["first", "mean", "max", "log-sum-exp"] = "first"
+    """What stands for a text where it is classified: the hidden state of its first token, or a
+    function of those of all its tokens, special ones included."""
     classifier: Literal["pooler", "head-transform"] = "pooler"
     """What stands between that and the classifier: a dense layer and tanh, or the transform of the
     masked-language-model head."""
     pooler_width: Size | None = 1024
     """Width of the pooler's dense layer; null takes `width`."""
+
+    def dropouts(self) -> tuple[float, ...]:
+        """The rates of all that is drawn at random in training."""
+        more = self.embedding_dropout or 0.0, self.attention_dropout or 0.0
+        return self.dropout, *more, self.layer_drop
+
+    def with_dropout(self, dropout: float) -> ModelConfig:
+        """The model with one rate of dropout, as in fine-tuning."""
+        alone = {"embedding_dropout": None, "attention_dropout": None, "layer_drop": 0.0}
+        return self.model_copy(update={"dropout": dropout, **alone})
 
     @property
     def first_embedding_std(self) -> float:

@@ -126,13 +126,13 @@ def initial_pooler(config: ModelConfig) -> dict[str, Tensor]:
 
 def _custom_config(final: TrainedModel) -> dict[str, Any]:
     """Everything that the encoder may read from a `ModelConfig`: its fields and its properties."""
-    fields = {key: value for key, value in final.config.complete().items() if key != "max_length"}
+    fields = final.config.with_dropout(native.FINETUNE_DROPOUT).complete()
+    del fields["max_length"]
     derived = [name for name, kind in vars(ModelConfig).items() if isinstance(kind, property)]
     return {
         **fields,
         **{name: getattr(final.config, name) for name in derived},
         "max_position_embeddings": final.config.max_length,
-        "dropout": native.FINETUNE_DROPOUT,
         "architectures": ["CrammedForMaskedLM"],
         "model_type": "crammed",
         "auto_map": {auto: f"modeling_crammed.{own}" for auto, own in _CUSTOM_CLASSES.items()},

@@ -29,7 +29,8 @@ class Attention(Block):
         super().__init__()
         self.width: int = config.width
         self.head_dim = config.head_dim
-        self.dropout = config.dropout
+        own: float | None = config.attention_dropout
+        self.dropout: float = config.dropout if own is None else own
         self.norm_eps: float | None = None if config.qk_norm == "none" else config.norm_eps
         self.position_encoding = POSITIONS[config.positions](config)
         self.qkv = Linear(config.width, 3 * config.width, bias=config.qkv_bias)

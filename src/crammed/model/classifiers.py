@@ -7,10 +7,39 @@ Shapes: B rows, S tokens, D width.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
 from torch import Tensor, nn
 
 from .blocks import Config, Linear
 from .encoder import Encoder, HeadTransform
+
+
+def _mean(hidden: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return hidden.mean(1)
+    weights = mask.to(hidden.dtype)
+    return (hidden * weights).sum(1) / weights.sum(1)
+
+
+def _max(hidden: Tensor, mask: Tensor | None) -> Tensor:
+    return (hidden if mask is None else hidden.masked_fill(~mask, -torch.inf)).amax(1)
+
+
+def _log_sum_exp(hidden: Tensor, mask: Tensor | None) -> Tensor:
+    precise = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
+    shown = precise if mask is None else precise.masked_fill(~mask, -torch.inf)
+    return shown.logsumexp(1).to(hidden.dtype)
+
+
+POOLINGS: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {
+    "mean": _mean,
+    "max": _max,
+    "log-sum-exp": _log_sum_exp,
+}
+"""The values of `model.pooling` besides `first`: functions of hidden states [B, S, D] and of a mask
+[B, S, 1], False at padding."""
 
 
 class SequenceClassifier(nn.Module):
@@ -39,10 +68,7 @@ class SequenceClassifier(nn.Module):
         """Hidden states [B, S, D] to what stands for the texts [B, D]."""
         if self.pooling == "first":
             return hidden[:, 0]
-        if mask is None:
-            return hidden.mean(1)
-        weights = mask.unsqueeze(-1).to(hidden.dtype)
-        return (hidden * weights).sum(1) / weights.sum(1)
+        return POOLINGS[self.pooling](hidden, None if mask is None else mask.unsqueeze(-1))
 
     def classify(self, text: Tensor) -> Tensor:
         """What stands for the texts [B, D] to logits [B, outputs]."""

@@ -40,6 +40,7 @@ class Layer(nn.Module):
     def __init__(self, config: Config, index: int) -> None:
         super().__init__()
         self.recompute = False
+        self.drop: float = config.layer_drop
         self.pre = config.norm == "pre"
         skip = index == 0 and not config.first_attention_norm  # ModernBERT has none in layer 0
         self.attention = mixer_of(config, index)
@@ -87,12 +88,17 @@ class Layer(nn.Module):
                 None, or left out, in a model that does not need them.
             positions: [B, N], the positions to return, [B, N, D]; None returns all.
         """
+        made: Tensor
         if self.recompute:
-            again: Tensor = checkpoint(
+            made = checkpoint(
                 self._add_blocks, x, tables, mask, *more, positions=positions, use_reentrant=False
             )
-            return again
-        return self._add_blocks(x, tables, mask, *more, positions=positions)
+        else:
+            made = self._add_blocks(x, tables, mask, *more, positions=positions)
+        if self.drop and self.training:  # LayerDrop (Fan et al. 2020), for each row by itself
+            keeps = torch.rand((len(x), 1, 1), device=x.device) >= self.drop
+            made = made.where(keeps, picked(x, positions))
+        return made
 
     def probabilities(
         self,
@@ -152,7 +158,8 @@ class Encoder(nn.Module):
             self.values = Embedding(vocab_size, config.width)
         self.embedding_norm: nn.Module
         self.embedding_norm = norm_of(config) if config.embedding_norm else nn.Identity()
-        self.drop = nn.Dropout(config.dropout)
+        own: float | None = config.embedding_dropout
+        self.drop = nn.Dropout(config.dropout if own is None else own)
         self.layers = nn.ModuleList(Layer(config, index) for index in range(config.layers))
         self.final_norm = norm_of(config) if config.final_norm else nn.Identity()
         self._tables: Tables | None = None

@@ -37,9 +37,12 @@ def lanes_of(config: RunConfig, device: Device) -> int:
         return 1
     if config.adapts is not None:  # models of other libraries compute in one thread at a time
         return 1
-    if config.model.dropout:  # the lanes would draw from one generator, in any order
+    if any(config.model.dropouts()):  # the lanes would draw from one generator, in any order
         if asked not in (None, 1):
-            raise InputError(f"compute.lanes={asked} needs model.dropout=0: leave one of them out")
+            raise InputError(
+                f"compute.lanes={asked} needs model.dropout=0 and no other dropout or layer drop: "
+                "leave one of them out"
+            )
         return 1
     if asked is not None:
         return asked

@@ -30,7 +30,8 @@ class RegionalEncoder(Encoder):
         if (
             type(encoder) is Encoder
             and config.norm == "pre"
-            and not (config.dropout or config.value_embeddings or config.residual_scalars)
+            and not (config.value_embeddings or config.residual_scalars)
+            and not any(config.dropouts())
             and all(
                 type(each) is Layer and type(each.attention) is Attention for each in encoder.layers
             )

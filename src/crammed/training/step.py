@@ -248,7 +248,7 @@ class TrainStep:
     def _accumulate(self, rows: Tensor, update: Update, first: int) -> Tensor:
         device = self.device.torch
         self.leaves.refresh()
-        if self._config.model.dropout:
+        if any(self._config.model.dropouts()):
             torch.manual_seed(key(self._config.seed, f"dropout/{first}", update.number))
         count = self.objective.predictions(update.mask_rate)
         begin = update.first_row + first

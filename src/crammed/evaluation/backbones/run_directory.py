@@ -50,7 +50,7 @@ class RunBackbone:
         self._unknown = specials.names(final.tokenizer)["unk"]
         self.tokenizer = final.tokenizer
         self._final = final
-        self._config = final.config.model_copy(update={"dropout": dropout})
+        self._config = final.config.with_dropout(dropout)
 
     def tokenize(self, texts: Sequence[Texts], max_length: int, *, words: bool) -> Tokenized:
         check_length(max_length, self)
