@@ -135,3 +135,28 @@ def test_every_way_of_corruption_differs() -> None:
 
 def test_every_corruption_of_the_configuration_has_its_function() -> None:
     assert CORRUPTIONS.keys() == {*choices(MaskingConfig)["corruption"]}
+
+
+@pytest.mark.parametrize("unit", ["word", "span"])
+def test_words_and_spans_are_masked_whole(unit: str) -> None:
+    begins = torch.arange(VOCAB) % 3 != 0
+    begins[:SPECIALS] = True
+    count, rows = 10, some_rows(40, 48)
+    masker = Masker(3, "all-mask", MASK, range(SPECIALS), VOCAB, unit=unit, begins=begins)
+    found = masker(rows, torch.arange(7, 47), count)
+    cuts = keyed_bits(key(3, "span"), torch.arange(7, 47), 48)
+    bits = keyed_bits(key(3, "mask"), torch.arange(7, 47), 49).tolist()
+    for number, row in enumerate(rows.tolist()):
+        units: list[list[int]] = [[]]
+        for place, token in enumerate(row):
+            cut = unit == "word" or cuts[number, place] < 2**32 / 3.8
+            if begins[token] and cut:
+                units.append([])
+            units[-1].append(place)
+        order = sorted(range(len(units)), key=lambda u: bits[number][u])
+        expected = [place for u in order for place in units[u]][:count]
+        assert sorted(found.positions[number].tolist()) == sorted(expected)
+    assert torch.equal(found.labels, rows.gather(1, found.positions))
+    assert found.positions.tolist() != found.positions.sort(1).values.tolist()  # in random order
+    alone = masker(rows[5:6], torch.tensor([12]), count)
+    assert torch.equal(alone.positions, found.positions[5:6])

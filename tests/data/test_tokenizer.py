@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from crammed.data.tokenization.tokenizer import (
     MOST_IDS,
     SPECIALS,
     Specials,
+    begins_word,
     load_tokenizer,
     to_json,
     vocabulary_size,
@@ -376,3 +378,24 @@ def test_a_few_ideographs_in_other_text_change_nothing() -> None:
         quoted = "".join(chr(0x4E00 + n) for n in range(count))
         vocabulary = trained([*documents(60), *[quoted] * 9], vocab_size=400).get_vocab()
         assert ("##\u4e00" in vocabulary) == wasted
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "wordlevel"])
+def test_it_is_known_where_words_begin(kind: str) -> None:
+    texts = list(documents(60))
+    tokenizer = trained(texts, kind=kind)
+    begins = begins_word(tokenizer)
+    assert begins[list(Specials.of(tokenizer).ids)].all()
+    words = [each[::-1] for each in re.findall("[a-z]+", " ".join(texts[:5]).lower())]
+    assert any(len(plain_ids(tokenizer, word)) > 1 for word in words)
+    for word in words:
+        before, both = plain_ids(tokenizer, "a"), plain_ids(tokenizer, f"a {word}")
+        first, *others = both[len(before) :]
+        assert begins[first]
+        assert not begins[others].any()
+
+
+def test_a_tokenizer_that_marks_no_words_is_refused() -> None:
+    tokenizer = Tokenizer(models.BPE({name: n for n, name in enumerate([*SPECIALS, "a"])}, []))
+    with pytest.raises(InputError, match="leave masking"):
+        begins_word(tokenizer)

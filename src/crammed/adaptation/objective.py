@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from crammed.config import RunConfig
@@ -14,6 +13,8 @@ from crammed.evaluation.backbones.huggingface import HuggingFaceMaskedLM
 from crammed.machine.device import Device
 from crammed.optim.build import optimizer_of
 from crammed.optim.parameters import Parameters
+from crammed.training.build import word_beginnings
+from crammed.training.losses import summed_loss
 from crammed.training.precision import Leaves
 from crammed.training.step import TrainStep
 
@@ -31,11 +32,12 @@ class MaskedTokensOfAnother:
         specials: Specials,
         vocab_size: int,
         device: Device,
+        begins: Tensor | None = None,
     ) -> None:
         self.leaves = Leaves(model)
         self._model = model
         self._length = config.data.row_length
-        self._z_loss = config.masking.z_loss
+        self._config = config
         self._dtype, self._kind = device.dtype, device.torch.type
         self._mask = Masker(
             config.seed,
@@ -44,6 +46,8 @@ class MaskedTokensOfAnother:
             specials.ids,
             vocab_size,
             device.torch,
+            config.masking.unit,
+            begins,
         )
 
     def recompute(self) -> None:
@@ -55,15 +59,12 @@ class MaskedTokensOfAnother:
         return predicted_positions(rate, self._length)
 
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
-        """The summed cross-entropy of the masked tokens, and the z-loss if there is one."""
+        """The summed loss of the masked tokens."""
         masked = self._mask(rows, numbers, count)
         with torch.autocast(self._kind, self._dtype, enabled=self._dtype != torch.float32):
             logits = self._model(masked.ids, masked.positions)
         logits = logits.flatten(0, 1).float()
-        loss = F.cross_entropy(logits, masked.labels.flatten(), reduction="sum")
-        if weight := self._z_loss:
-            loss = loss + weight * logits.logsumexp(-1).square().sum()
-        return loss
+        return summed_loss(logits, masked.labels.flatten(), self._config)
 
 
 def step_of(
@@ -73,7 +74,8 @@ def step_of(
     model = model.to(device.torch)
     _freeze_unused(model)
     specials = Specials.of(corpus.tokenizer)
-    objective = MaskedTokensOfAnother(model, config, specials, corpus.vocab_size, device)
+    begins = word_beginnings(config, corpus, device.torch)
+    objective = MaskedTokensOfAnother(model, config, specials, corpus.vocab_size, device, begins)
     parameters = parameters_of(model, config.optim.embedding_lr)
     return TrainStep(model, objective, optimizer_of(parameters, config.optim), config, device)
 

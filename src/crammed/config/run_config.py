@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from crammed.config.base import Section
+from crammed.config.base import Later, Section
 from crammed.config.corpus import DataConfig, TokenizerConfig
 from crammed.config.finetuning import FinetuneConfig
+from crammed.config.losses import CrossEntropyConfig, Loss
 from crammed.config.model import ModelConfig
 from crammed.config.optim import AdamWConfig, OptimConfig
 from crammed.config.training import (
@@ -42,6 +43,7 @@ class RunConfig(Section):
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: ModelConfig = ModelConfig()
     masking: MaskingConfig = MaskingConfig()
+    loss: Annotated[Loss, Later()] = CrossEntropyConfig()
     optim: OptimConfig = AdamWConfig()
     schedule: Schedule = Triangle()
     batch: BatchConfig = BatchConfig()
@@ -72,10 +74,25 @@ class RunConfig(Section):
             raise ValueError(
                 f"model.mixer={self.model.mixer} mixes the whole row: set train.attention=row"
             )
+        self._check_loss()
         for rate in (self.masking.rate, self.masking.final_rate):
             if rate is not None and round(rate * length) < 1:
                 raise ValueError(f"masking {rate} of {length} tokens predicts none of them")
         return self
+
+    def _check_loss(self) -> None:
+        name = self.loss.name
+        if name != "cross-entropy" and self.train.early_stop is not None:
+            raise ValueError(f"train.early_stop is a cross-entropy: leave it out with loss {name}")
+        if name == "embedding" and (self.adapts or self.masking.z_loss or self.model.decoder_bias):
+            raise ValueError(
+                "loss.name=embedding has no logits: set masking.z_loss=0 and "
+                "model.decoder_bias=false, and do not adapt a model of others with it"
+            )
+        if self.masking.unit != "token" and self.tokenizer.kind == "wordlevel":
+            raise ValueError(
+                "every token of tokenizer.kind=wordlevel is a word: leave out masking.unit"
+            )
 
     def most_tokens(self, rows: float | None) -> float:
         """The most tokens the run may read from a corpus with this many rows; inf if unlimited.

@@ -15,6 +15,8 @@ from torch import Tensor
 from crammed.keys import key
 
 _LOW = 0xFFFFFFFF
+SPAN = 3.8
+"""Mean words of a span (Joshi et al. 2020)."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,14 @@ def keyed_bits(word: int | Tensor, rows: Tensor, columns: int) -> Tensor:
     return _mix(state ^ (word & _LOW))
 
 
+def _shuffled(bits: Tensor) -> Tensor:
+    """Positions in the order of random bits [B, S]; those with the same bits stay in order."""
+    length = bits.shape[1]
+    # Adding the position to the scaled bits breaks ties, so that every device sorts alike.
+    order = bits * length + torch.arange(length, device=bits.device)
+    return order.argsort(dim=1)
+
+
 def predicted_positions(rate: float, length: int) -> int:
     """Number of positions to predict in a row of `length` tokens."""
     return max(1, round(rate * length))
@@ -70,6 +80,8 @@ class Masker:
         mask_id: id of [MASK].
         specials: ids that are never drawn as random tokens.
         device: where the rows will be, so that calls need not copy the keys there.
+        unit: what is chosen: ``token``, ``word`` or ``span``.
+        begins: [V], whether a token begins a word; None if every token does.
     """
 
     def __init__(
@@ -80,10 +92,15 @@ class Masker:
         specials: Sequence[int],
         vocab_size: int,
         device: torch.device | None = None,
+        unit: str = "token",
+        begins: Tensor | None = None,
     ) -> None:
-        self._which, self._what = (
-            torch.tensor(key(seed, purpose), device=device) for purpose in ("mask", "random-token")
+        self._which, self._what, self._where, self._cuts = (
+            torch.tensor(key(seed, purpose), device=device)
+            for purpose in ("mask", "random-token", "in-unit", "span")
         )
+        self._unit = unit
+        self._begins = begins
         self._corrupt = CORRUPTIONS[corruption]
         self.mask_id = mask_id
         self._specials = sorted(specials)
@@ -97,13 +114,29 @@ class Masker:
             numbers: [B] int64 numbers of the rows in the stream.
         """
         length = rows.shape[1]
-        bits = keyed_bits(self._which, numbers, length)
-        # Adding the position to the scaled bits breaks ties, so that every device sorts alike.
-        order = bits * length + torch.arange(length, device=rows.device)
-        positions = order.argsort(dim=1)[:, :count]
+        if self._unit == "token":
+            positions = _shuffled(keyed_bits(self._which, numbers, length))[:, :count]
+        else:
+            positions = _shuffled(self._bits_of_units(rows, numbers))[:, :count]
+            again = _shuffled(keyed_bits(self._where, numbers, count))
+            positions = positions.gather(1, again)
         labels = rows.gather(1, positions)
         replaced = self._corrupt(self, labels, numbers)
         return MaskedRows(rows.scatter(1, positions, replaced), positions, labels)
+
+    def _bits_of_units(self, rows: Tensor, numbers: Tensor) -> Tensor:
+        """Random bits, [B, S], equal in all tokens of a word, or of a span of words.
+
+        Spans follow each other without gaps, and their lengths are geometrically distributed.
+        """
+        length = rows.shape[1]
+        begins = torch.ones_like(rows, dtype=torch.bool)
+        if self._begins is not None:
+            begins = self._begins[rows]
+        if self._unit == "span":
+            begins = begins & (keyed_bits(self._cuts, numbers, length) < 2**32 / SPAN)
+        units = begins.cumsum(1)  # a row may begin within a word
+        return keyed_bits(self._which, numbers, length + 1).gather(1, units)
 
     def random_tokens(self, numbers: Tensor, count: int) -> Tensor:
         """Ordinary tokens, [B, count], drawn by the number of the row."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.data.statistics import log_frequencies
-from crammed.data.tokenization.tokenizer import Specials
+from crammed.data.tokenization.tokenizer import Specials, begins_word
 from crammed.keys import key
 from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM, initialise
@@ -32,38 +33,64 @@ def new_model(config: RunConfig, vocab_size: int, device: torch.device) -> Maske
     return model.to(device)
 
 
-def build(config: RunConfig, vocab_size: int, specials: Specials, device: Device) -> TrainStep:
+def build(
+    config: RunConfig,
+    vocab_size: int,
+    specials: Specials,
+    device: Device,
+    begins: Tensor | None = None,
+) -> TrainStep:
     """The step that trains a new model, with its optimizer.
 
     Args:
         vocab_size: size of the tokenizer's vocabulary.
         specials: ids of the tokenizer's special tokens.
+        begins: as in `Masker`.
 
     Raises:
         InputError: the model is too large for the device's memory.
     """
     refuse_too_large(config, vocab_size, device.torch.type)
     model = new_model(config, vocab_size, device.torch)
-    return step_of(model, config, specials, device)
+    return step_of(model, config, specials, device, begins)
 
 
-def step_of(model: MaskedLM, config: RunConfig, specials: Specials, device: Device) -> TrainStep:
-    """The step that trains this model, with a new optimizer.
+def step_of(
+    model: MaskedLM,
+    config: RunConfig,
+    specials: Specials,
+    device: Device,
+    begins: Tensor | None = None,
+) -> TrainStep:
+    """The step that trains this model, with a new optimizer; `begins` as in `Masker`.
 
     Raises:
         InputError: 8-bit products were requested but do not support the model.
     """
-    objective = MaskedTokens(model, config, specials, device)
+    objective = MaskedTokens(model, config, specials, device, begins)
     return TrainStep(model, objective, build_optimizer(model, config.optim), config, device)
+
+
+def word_beginnings(config: RunConfig, corpus: Corpus, device: torch.device) -> Tensor | None:
+    """Which tokens begin a word, as `Masker` takes it; None if only single tokens are masked.
+
+    Raises:
+        InputError: the tokenizer does not show it.
+    """
+    if config.masking.unit == "token":
+        return None
+    return torch.from_numpy(begins_word(corpus.tokenizer)).to(device)
 
 
 def build_for(config: RunConfig, corpus: Corpus, device: Device) -> TrainStep:
     """As `build`, with the parameters that are set from the corpus before training.
 
     Raises:
-        InputError: the model is too large for the device's memory.
+        InputError: the model is too large for the device's memory, or words are to be masked and
+            the tokenizer does not show where they begin.
     """
-    step = build(config, corpus.vocab_size, Specials.of(corpus.tokenizer), device)
+    specials, begins = Specials.of(corpus.tokenizer), word_beginnings(config, corpus, device.torch)
+    step = build(config, corpus.vocab_size, specials, device, begins)
     if config.model.decoder_bias_start == "log-frequency":
         bias = step.model.get_parameter("decoder_bias")
         with torch.no_grad():

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from crammed.config import RunConfig
+from crammed.config.losses import CrossEntropyConfig
 from crammed.data.borders import same_document
 from crammed.data.masking import Masker, predicted_positions
 from crammed.data.tokenization.tokenizer import Specials
@@ -18,6 +18,7 @@ from crammed.kernels.linear_cross_entropy import linear_cross_entropy
 from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM, picked
 from crammed.training.float8 import check_widths
+from crammed.training.losses import distance, summed_loss
 from crammed.training.precision import Leaves, recompute, training_copy
 
 
@@ -56,6 +57,7 @@ class MaskedTokens:
 
     Args:
         model: the model being trained, of which a copy computes in the number format of training.
+        begins: as in `Masker`.
 
     Attributes:
         copy: that copy, which shares the model's parameters.
@@ -67,7 +69,12 @@ class MaskedTokens:
     """
 
     def __init__(
-        self, model: MaskedLM, config: RunConfig, specials: Specials, device: Device
+        self,
+        model: MaskedLM,
+        config: RunConfig,
+        specials: Specials,
+        device: Device,
+        begins: Tensor | None = None,
     ) -> None:
         masking, vocabulary = config.masking, model.encoder.tokens.num_embeddings
         if device.fp8:
@@ -86,9 +93,16 @@ class MaskedTokens:
             specials.ids,
             vocabulary,
             device.torch,
+            masking.unit,
+            begins,
         )
-        self._z_loss = masking.z_loss
-        self._in_place = device.in_place and config.model.logit_cap is None and not masking.z_loss
+        self._config = config
+        self._in_place = (
+            device.in_place
+            and config.model.logit_cap is None
+            and not masking.z_loss
+            and config.loss == CrossEntropyConfig()
+        )
 
     def recompute(self) -> None:
         recompute(self.copy)
@@ -98,7 +112,7 @@ class MaskedTokens:
         return predicted_positions(rate, self._length)
 
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
-        """The summed cross-entropy of the masked tokens, and the z-loss if there is one."""
+        """The summed loss of the masked tokens."""
         masked = self._mask(rows, numbers, count)
         attended = same_document(rows, self._sep) if self._by_document else None
         labels = masked.labels.flatten()
@@ -110,9 +124,7 @@ class MaskedTokens:
         if self._in_place:
             head = (model.encoder.tokens.weight, model.decoder_bias)
             return linear_cross_entropy(model.head(hidden).flatten(0, 1), *head, labels)
+        if self._config.loss.name == "embedding":
+            return distance(model.head(hidden).flatten(0, 1), model.encoder.tokens.weight, labels)
         logits = model.decode(hidden, self.leaves.decoder).flatten(0, 1)
-        logits = logits.float()
-        loss = F.cross_entropy(logits, labels, reduction="sum")
-        if weight := self._z_loss:
-            loss = loss + weight * logits.logsumexp(-1).square().sum()
-        return loss
+        return summed_loss(logits.float(), labels, self._config)

@@ -9,7 +9,9 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, processors
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, models, processors
 
 from crammed.errors import InputError
 from crammed.files.regular import read_text
@@ -73,6 +75,31 @@ class Specials:
     def names(self, tokenizer: Tokenizer) -> dict[str, str]:
         """Their names in the tokenizer, as in ``{"pad": "[PAD]", ...}``."""
         return {f.name: str(tokenizer.id_to_token(getattr(self, f.name))) for f in fields(self)}
+
+
+def begins_word(tokenizer: Tokenizer) -> NDArray[np.bool_]:
+    """Whether each token begins a word, [V].
+
+    WordPiece marks the tokens that go on a word; others mark those that come after a space.
+
+    Raises:
+        InputError: neither is the case.
+    """
+    begins = np.ones(vocabulary_size(tokenizer), dtype=bool)
+    vocabulary = tokenizer.get_vocab()
+    if isinstance(tokenizer.model, models.WordPiece):
+        prefix = tokenizer.model.continuing_subword_prefix
+        begins[[number for token, number in vocabulary.items() if token.startswith(prefix)]] = False
+        return begins
+    spaced = [token for token in vocabulary if token.startswith(("\u2581", "\u0120"))]
+    if not spaced:
+        raise InputError(
+            "the tokenizer does not show where words begin: leave masking.unit out, or train "
+            "another tokenizer"
+        )
+    begins[:] = False
+    begins[[*(vocabulary[token] for token in spaced), *Specials.of(tokenizer).ids]] = True
+    return begins
 
 
 def _usual_name(role: str, vocabulary: dict[str, int]) -> str | None:

@@ -1,0 +1,66 @@
+"""Training losses: logits [N, V] and the right tokens [N] -> a sum over the N predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from crammed.config import RunConfig
+from crammed.config.losses import (
+    CrossEntropyConfig,
+    ErrorsConfig,
+    FocalConfig,
+    IncorrectOnlyConfig,
+)
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor, config: CrossEntropyConfig) -> Tensor:
+    return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=config.smoothing)
+
+
+def _focal(logits: Tensor, labels: Tensor, config: FocalConfig) -> Tensor:
+    each = F.cross_entropy(logits, labels, reduction="none")
+    return (-(-each).expm1()).pow(config.gamma).mul(each).sum()
+
+
+def _incorrect_only(logits: Tensor, labels: Tensor, config: IncorrectOnlyConfig) -> Tensor:
+    each = F.cross_entropy(logits, labels, reduction="none")
+    return each.where(logits.argmax(-1) != labels, 0.0).sum()
+
+
+def _squared(logits: Tensor, labels: Tensor, config: ErrorsConfig) -> Tensor:
+    own = logits.gather(-1, labels[:, None])
+    others = logits.square().sum() - own.square().sum()
+    return (others + config.weight * (own - config.target).square().sum()) / logits.shape[-1]
+
+
+def _absolute(logits: Tensor, labels: Tensor, config: ErrorsConfig) -> Tensor:
+    own = logits.gather(-1, labels[:, None])
+    others = logits.abs().sum() - own.abs().sum()
+    return (others + config.weight * (own - config.target).abs().sum()) / logits.shape[-1]
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor, Any], Tensor]] = {
+    "cross-entropy": _cross_entropy,
+    "focal": _focal,
+    "incorrect-only": _incorrect_only,
+    "squared": _squared,
+    "absolute": _absolute,
+}
+"""Losses by their name in `Loss`; `embedding` has no logits."""
+
+
+def summed_loss(logits: Tensor, labels: Tensor, config: RunConfig) -> Tensor:
+    """The configured loss, with the z-loss if there is one."""
+    loss = LOSSES[config.loss.name](logits, labels, config.loss)
+    if weight := config.masking.z_loss:
+        loss = loss + weight * logits.logsumexp(-1).square().sum()
+    return loss
+
+
+def distance(hidden: Tensor, table: Tensor, labels: Tensor) -> Tensor:
+    """Summed squared distances of hidden states [N, D] from embeddings, which do not move."""
+    return (hidden.float() - table.detach()[labels]).square().sum()

@@ -1,0 +1,96 @@
+"""Every training loss against a twin in plain loops, and in an update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from crammed.config import RunConfig
+from crammed.config.kinds import kinds_of
+from crammed.machine.device import Device
+from crammed.training.build import build
+from crammed.training.losses import LOSSES, distance
+from support.steps import SPECIALS, rows_of, update_of
+from support.text import tiny
+
+KINDS = kinds_of(RunConfig)["loss"].kinds
+
+
+def negative_log(logits: list[float], label: int) -> float:
+    return math.log(sum(math.exp(x - logits[label]) for x in logits))
+
+
+def smoothed(x: list[float], y: int) -> float:
+    return 0.8 * negative_log(x, y) + sum(0.2 / len(x) * negative_log(x, v) for v in range(len(x)))
+
+
+def errors(x: list[float], y: int, power: int) -> float:
+    wanted = [3.0 if v == y else 0.0 for v in range(len(x))]
+    weights = [2.0 if v == y else 1.0 for v in range(len(x))]
+    each = (w * abs(a - b) ** power for w, a, b in zip(weights, x, wanted, strict=True))
+    return sum(each) / len(x)
+
+
+TWINS: list[tuple[str, dict[str, float], Callable[[list[float], int], float]]] = [
+    ("cross-entropy", {}, negative_log),
+    ("cross-entropy", {"smoothing": 0.2}, smoothed),
+    (
+        "focal",
+        {"gamma": 1.5},
+        lambda x, y: (1 - math.exp(-negative_log(x, y))) ** 1.5 * negative_log(x, y),
+    ),
+    ("incorrect-only", {}, lambda x, y: negative_log(x, y) * (max(x) != x[y])),
+    ("squared", {"target": 3.0, "weight": 2.0}, lambda x, y: errors(x, y, 2)),
+    ("absolute", {"target": 3.0, "weight": 2.0}, lambda x, y: errors(x, y, 1)),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "twin"), TWINS)
+def test_equals_its_twin(
+    name: str, options: dict[str, float], twin: Callable[[list[float], int], float]
+) -> None:
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.randn((9, 6), dtype=torch.float64, generator=draw)
+    labels = torch.tensor([0, 1, 2, 3, 4, 5, 0, 1, int(logits[8].argmax())])
+    config = KINDS[name](**options)
+    found = LOSSES[name](logits, labels, config)
+    expected = sum(map(twin, logits.tolist(), labels.tolist()))
+    assert found.item() == pytest.approx(expected, rel=1e-9)
+    assert torch.autograd.gradcheck(
+        lambda x: LOSSES[name](x, labels, config), logits.requires_grad_()
+    )
+
+
+def test_the_distance_moves_the_hidden_states_alone() -> None:
+    hidden, table = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+    labels = torch.tensor([4, 0, 4])
+    total = distance(hidden, table, labels)
+    expected = sum((hidden[n] - table[y]).square().sum() for n, y in enumerate(labels.tolist()))
+    torch.testing.assert_close(total, expected)
+    total.backward()
+    assert hidden.grad is not None
+    assert table.grad is None
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_model_learns_by_it_and_every_option_changes_something(name: str, cpu: Device) -> None:
+    changes = [f"loss.{key}=0.5" for key in KINDS[name].model_fields if key != "name"]
+    found = []
+    for words in ((), *((change,) for change in changes)):
+        plain = ("model.decoder_bias=false", "model.decoder_bias_start=zero")
+        config = tiny("crammed", f"loss.name={name}", *plain, *words)
+        step = build(config, 256, SPECIALS, cpu)
+        losses = []
+        for _ in range(8):
+            losses.append(step.gradients(rows_of(8), update_of(8)).item())
+            step.apply(1.0)
+        assert losses[-1] < losses[0]
+        found.append(losses)
+    assert len({tuple(losses) for losses in found}) == len(found)
+
+
+def test_losses_are_those_that_can_be_named() -> None:
+    assert KINDS.keys() == LOSSES.keys() | {"embedding"}
