@@ -52,13 +52,13 @@ def test_overrides_change_single_values() -> None:
 
 
 def test_several_faults_are_reported_at_once_with_path_and_allowed_values() -> None:
-    text = refused("crammed-2022", "model.layrs=3", "optim.lr=fast", "model.norm=sandwich")
+    text = refused("crammed-2022", "model.layrs=3", "optim.lr=fast", "model.qk_norm=middle")
     assert text.splitlines()[0].endswith("3 faults:")
     assert len(text.splitlines()) == 4
     assert "model.layrs: no such key; did you mean model.layers?" in text
     assert "optim.lr:" in text
     assert "'fast'" in text
-    assert "model.norm: input should be 'pre' or 'post', not 'sandwich'" in text
+    assert "model.qk_norm: input should be 'none' or 'rms', not 'middle'" in text
 
 
 @pytest.mark.parametrize(
@@ -155,6 +155,12 @@ def test_a_later_option_is_saved_only_where_it_is_set() -> None:
         ("model.mixer=fourier train.attention=document", "train.attention=row"),
         ("model.mixer=fourier model.zero_outputs=true", "zero_outputs: false"),
         ("model.mixer=none model.value_embeddings=true", "value_embeddings: false"),
+        ("model.norm=deepnorm", "set final_norm: false"),
+        ("model.blocks=parallel model.norm=sandwich", "needs norm: pre"),
+        ("model.ffn_every=17", "more than there are layers"),
+        ("masking.unit=word tokenizer.kind=wordlevel", "leave out masking.unit"),
+        ("loss.name=focal train.early_stop.loss=6.0", "is a cross-entropy"),
+        ("loss.name=embedding masking.z_loss=1e-4", "set masking.z_loss=0"),
         ("model.mixer=none model.positions=alibi", "positions other than rotary and alibi"),
     ],
 )

@@ -58,6 +58,8 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
     """One row through the encoder, written out token by token and head by head."""
     state = dict(model.named_parameters())
     width, dim = config.width, config.head_dim
+    normformer = config.norm == "normformer"
+    keep = (2 * config.layers * config.passes) ** 0.25 if config.norm == "deepnorm" else 1.0
 
     def norm(x: Tensor, name: str) -> Tensor:
         if f"{name}.weight" not in state:
@@ -105,7 +107,8 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
                     slope = 2 ** (-8 * (head + 1) / config.heads)
                     scores -= slope * (torch.arange(len(xs)) - i).abs()
                 weights = scores.exp() / scores.exp().sum()
-                outputs[i][at] = sum(
+                gain = state[f"{name}.head_scales.weight"][head] if normformer else 1.0
+                outputs[i][at] = gain * sum(
                     (w * x for w, x in zip(weights, v, strict=True)), torch.zeros(1)
                 )
         return [linear(o, f"{name}.out") for o in outputs]
@@ -128,6 +131,8 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
         return attention(xs, name) if config.mixer == "attention" or hybrid else fourier(xs)
 
     def ffn(x: Tensor, name: str) -> Tensor:
+        if f"{name}.up.weight" not in state:
+            return torch.zeros_like(x)
         hidden = linear(x, f"{name}.up")
         act = ACTIVATIONS[config.activation].function
         if config.gated:
@@ -135,7 +140,7 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
             hidden = act(hidden[:half]) * hidden[half:]
         else:
             hidden = act(hidden)
-        return linear(hidden, f"{name}.down")
+        return linear(norm(hidden, f"{name}.norm"), f"{name}.down")
 
     xs = []
     for place, (token, kind) in enumerate(zip(ids, types, strict=True)):
@@ -158,15 +163,20 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
         if config.residual_scalars:
             a, b = state[f"{name}.stream_scales.weight"]
             xs = [a * x + b * x0 for x, x0 in zip(xs, firsts, strict=True)]
-        if config.norm == "pre":
+        if config.norm in ("pre", "sandwich", "normformer"):
             normed = [norm(x, f"{name}.attention_norm") for x in xs]
             inner = mix(normed, f"{name}.attention", n)
+            inner = [norm(y, f"{name}.after_attention") for y in inner]
             xs = [x + y for x, y in zip(xs, inner, strict=True)]
-            xs = [x + ffn(norm(x, f"{name}.ffn_norm"), f"{name}.ffn") for x in xs]
+            if config.blocks == "serial":
+                normed = [norm(x, f"{name}.ffn_norm") for x in xs]
+            fed = [norm(ffn(x, f"{name}.ffn"), f"{name}.after_ffn") for x in normed]
+            xs = [x + y for x, y in zip(xs, fed, strict=True)]
         else:
             inner = mix(xs, f"{name}.attention", n)
-            xs = [norm(x + y, f"{name}.attention_norm") for x, y in zip(xs, inner, strict=True)]
-            xs = [norm(x + ffn(x, f"{name}.ffn"), f"{name}.ffn_norm") for x in xs]
+            sums = [keep * x + y for x, y in zip(xs, inner, strict=True)]
+            xs = [norm(x, f"{name}.attention_norm") for x in sums]
+            xs = [norm(keep * x + ffn(x, f"{name}.ffn"), f"{name}.ffn_norm") for x in xs]
     logits = []
     for x in xs:
         x = norm(x, "encoder.final_norm")

@@ -147,7 +147,10 @@ def test_with_zero_outputs_a_layer_begins_as_the_identity(config: ModelConfig) -
     tables = model.encoder.position_encoding.tables(LENGTH, x.device)
     for layer in model.encoder.layers:
         assert isinstance(layer, Layer)
-        expected = x if layer.pre else layer.ffn_norm(layer.attention_norm(x))
+        expected = x
+        if not layer.pre:
+            once = layer.attention_norm(layer.residual * x)
+            expected = layer.ffn_norm(layer.residual * once)
         torch.testing.assert_close(layer(x, tables, None, x.sin(), x.cos()), expected)
 
 

@@ -31,7 +31,11 @@ NO_ATTENTION = {
     "value_embeddings": False,
 }
 COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
-    ("norm", "post"): {"final_norm": False},
+    ("norm", "post"): {"final_norm": False, "blocks": "serial"},
+    ("norm", "deepnorm"): {"final_norm": False, "blocks": "serial"},
+    ("norm", "sandwich"): {"blocks": "serial"},
+    ("norm", "normformer"): {"blocks": "serial"},
+    ("blocks", "parallel"): {"norm": "pre"},
     **{("norm_kind", kind): {"norm_bias": False} for kind in ("rms", "scale", "none")},
     ("norm_bias", True): {"norm_kind": "layer"},
     ("mixer", "fourier"): {**NO_ATTENTION, "zero_outputs": False},
@@ -66,6 +70,7 @@ NUMBERS: list[dict[str, Any]] = [
     {"ffn_ratio": 3.0},
     {"logit_cap": 4.0},
     {"passes": 2},
+    {"layers": 3, "ffn_every": 2},
 ]
 """Values of other fields that change the structure of the model."""
 

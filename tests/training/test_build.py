@@ -96,6 +96,26 @@ def test_a_rule_gives_matrices_their_scale_and_changes_no_draw(
         torch.testing.assert_close(ruled[name], scale * parameter, msg=name)
 
 
+def test_deepnorm_has_smaller_matrices_except_for_queries_and_keys(cpu: Device) -> None:
+    words = ("model.norm=deepnorm", "model.final_norm=false", "model.matrix_start=deepnorm")
+    config = tiny(
+        "crammed",
+        "model.layers=3",
+        "model.width=64",
+        "model.passes=2",
+        *words,
+        "model.first_attention_norm=true",
+    )
+    model = new_model(config, 256, cpu.torch)
+    small = (8 * 6) ** -0.25
+    for product in products_of(model):
+        for part, matrix in enumerate(product.linear.weight.detach().chunk(product.matrices)):
+            gain = 1.0 if product.name.endswith("qkv") and part < 2 else small
+            expected = gain * (2 / sum(matrix.shape)) ** 0.5
+            assert matrix.std().item() == pytest.approx(expected, rel=0.05)
+    assert {layer.residual for layer in model.encoder.in_turn()} == {12**0.25}
+
+
 def test_matrices_may_begin_orthogonal(cpu: Device) -> None:
     config = tiny("crammed", "model.width=64", "model.matrix_start=orthogonal")
     model = new_model(config, 256, cpu.torch)

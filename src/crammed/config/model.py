@@ -22,7 +22,9 @@ class ModelConfig(Section):
     """Outputs of the first feed-forward product for each unit of `width`; a gate halves them."""
     gated: bool = True
     activation: Literal["gelu", "gelu_tanh", "relu", "relu2", "silu"] = "gelu"
-    norm: Literal["pre", "post"] = "pre"
+    norm: Literal["pre", "post", "sandwich", "normformer", "deepnorm"] = "pre"
+    """Where norms are: before each block, after each sum, before and after each block, as `pre`
+    with further norms and a scale for each head, or as `post` with a larger residual."""
     norm_kind: Annotated[Literal["layer", "rms", "scale", "none"], Later()] = "layer"
     norm_eps: PositiveFloat = 1e-12
     norm_bias: bool = True
@@ -37,6 +39,10 @@ class ModelConfig(Section):
         "rotary"
     )
     rotary_theta: PositiveFloat = 10000.0
+    blocks: Annotated[Literal["serial", "parallel"], Later()] = "serial"
+    """Whether the feed-forward block follows the mixer, or both read the same input."""
+    ffn_every: Annotated[Size, Later()] = 1
+    """Only every n-th layer has a feed-forward block, the last one included."""
     mixer: Annotated[Literal["attention", "fourier", "fourier-hybrid", "none"], Later()] = (
         "attention"
     )
@@ -79,7 +85,9 @@ class ModelConfig(Section):
     init_std: PositiveFloat = 0.02
     embedding_std: PositiveFloat | None = None
     """Initial root mean square of the token embeddings; null takes `init_std`."""
-    matrix_start: Literal["normal", "small", "megatron", "wang", "orthogonal"] = "normal"
+    matrix_start: Literal["normal", "small", "megatron", "wang", "orthogonal", "deepnorm"] = (
+        "normal"
+    )
     """Initialisation of the layers' matrices: normal with `init_std`, scaled by a rule of width and
     depth, or orthogonal (`crammed.model.matrices`). Embeddings keep `init_std`."""
     zero_outputs: bool = False
@@ -160,8 +168,12 @@ class ModelConfig(Section):
             self._check_mixer()
         if self.norm_kind != "layer" and self.norm_bias:
             raise ValueError(f"norm_kind {self.norm_kind} has no biases: set norm_bias: false")
-        if self.norm == "post" and self.final_norm:
-            raise ValueError("norm: post ends every layer in a norm: set final_norm: false")
+        if self.norm in ("post", "deepnorm") and self.final_norm:
+            raise ValueError(f"norm: {self.norm} ends every layer in a norm: set final_norm: false")
+        if self.blocks == "parallel" and (self.norm != "pre" or self.ffn_every > 1):
+            raise ValueError("blocks: parallel needs norm: pre and ffn_every: 1")
+        if self.ffn_every > self.layers:
+            raise ValueError(f"ffn_every {self.ffn_every} is more than there are layers")
         return self
 
     def _check_mixer(self) -> None:

@@ -46,7 +46,7 @@ NUMBERS: Holds = dict.fromkeys(
     ),
     ANY,
 )
-MATRIX_STARTS = ("normal", "small", "megatron", "wang", "orthogonal")
+MATRIX_STARTS = ("normal", "small", "megatron", "wang", "orthogonal", "deepnorm")
 KNOWN_ACTIVATIONS = tuple(name for name, kind in ACTIVATIONS.items() if kind.transformers)
 
 COMMON: Holds = {

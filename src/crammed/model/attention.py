@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .blocks import Block, Config, Linear, unit_rms
+from .blocks import Block, Config, Linear, Scales, unit_rms
 from .positions import POSITIONS, RotaryPositions, Tables
 
 NEIGHBOURS = (-1, 1, -2, 2)
@@ -33,6 +33,9 @@ class Attention(Block):
         self.dropout: float = config.dropout if own is None else own
         self.norm_eps: float | None = None if config.qk_norm == "none" else config.norm_eps
         self.position_encoding = POSITIONS[config.positions](config)
+        # NormFormer (Shleifer et al. 2021) scales what each head adds.
+        heads = config.width // config.head_dim if config.norm == "normformer" else 0
+        self.head_scales = Scales(*[1.0] * heads) if heads else None
         self.qkv = Linear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.out = Linear(config.width, config.width, bias=config.linear_bias)
 
@@ -73,6 +76,8 @@ class Attention(Block):
         q, k, v, mask = self._parts(x, tables, mask, values)
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+        if self.head_scales is not None:
+            y = y * self.head_scales.weight[:, None, None].to(y.dtype)
         return y.transpose(1, 2).flatten(-2)
 
     def forward(

@@ -188,9 +188,10 @@ NORMS: dict[str, Callable[..., nn.Module]] = {
 """The values of `model.norm_kind`."""
 
 
-def norm_of(config: Config) -> nn.Module:
-    """A new norm of the kind used throughout the model."""
-    return NORMS[config.norm_kind](config.width, config.norm_eps, bias=config.norm_bias)
+def norm_of(config: Config, width: int | None = None) -> nn.Module:
+    """A new norm of the kind used throughout the model, of its width or another."""
+    make = NORMS[config.norm_kind]
+    return make(width or config.width, config.norm_eps, bias=config.norm_bias)
 
 
 class Product(NamedTuple):
@@ -239,3 +240,16 @@ class Block(nn.Module):
             if not isinstance(linear, Linear) or linear.out_features % matrices:
                 raise TypeError(f"{full} is declared as {matrices} stacked products: {linear}")
             yield Product(full, linear, matrices)
+
+
+class Nothing(Block):
+    """Stands for a block that a layer does not have: it adds nothing."""
+
+    products = {}  # noqa: RUF012
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor, *_: Any) -> Tensor:
+        """Zeros."""
+        return torch.zeros_like(x)

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from .attention import look_at_neighbours
-from .blocks import ACTIVATIONS, Block, Config, Embedding, Linear, Product, Scales, norm_of
-from .feedforward import FeedForward
-from .mixers import NoMixing, mixer_of
+from .blocks import ACTIVATIONS, Block, Config, Embedding, Linear, Nothing, Product, Scales, norm_of
+from .feedforward import feed_forward_of
+from .mixers import mixer_of
 from .positions import POSITIONS, Tables
 
 
@@ -32,6 +32,10 @@ def picked(x: Tensor, positions: Tensor | None) -> Tensor:
 class Layer(nn.Module):
     """Attention and feed-forward with residuals; a norm before (pre) or after (post, BERT) each.
 
+    Further forms: norms on both sides (sandwich; Ding et al. 2021), also within the blocks
+    (NormFormer; Shleifer et al. 2021), after each with a larger residual (DeepNorm; Wang et al.
+    2022), and both blocks side by side (Wang and Komatsuzaki 2021).
+
     Attributes:
         recompute: discard the activations and recompute them for the gradients (Chen et al. 2016):
             a third more work, a fraction of the memory, the same results.
@@ -41,13 +45,20 @@ class Layer(nn.Module):
         super().__init__()
         self.recompute = False
         self.drop: float = config.layer_drop
-        self.pre = config.norm == "pre"
+        self.pre = config.norm in ("pre", "sandwich", "normformer")
+        self.parallel: bool = config.blocks == "parallel"
+        self.residual = (2 * config.depth) ** 0.25 if config.norm == "deepnorm" else 1.0
         skip = index == 0 and not config.first_attention_norm  # ModernBERT has none in layer 0
         self.attention = mixer_of(config, index)
-        skip |= self.pre and isinstance(self.attention, NoMixing)
+        skip |= isinstance(self.attention, Nothing) and not self.parallel
         self.attention_norm = nn.Identity() if skip else norm_of(config)
-        self.ffn_norm = norm_of(config)
-        self.ffn = FeedForward(config)
+        after = config.norm in ("sandwich", "normformer") and not skip
+        self.after_attention = norm_of(config) if after else nn.Identity()
+        self.ffn = feed_forward_of(config, index)
+        skip = self.parallel or isinstance(self.ffn, Nothing)
+        self.ffn_norm = nn.Identity() if skip else norm_of(config)
+        after = config.norm == "sandwich" and not skip
+        self.after_ffn = norm_of(config) if after else nn.Identity()
         self.drop_attention = nn.Dropout(config.dropout)
         self.drop_ffn = nn.Dropout(config.dropout if config.ffn_dropout == "residual" else 0.0)
         has_values = config.value_embeddings and (config.layers - index) % 2 == 1  # the last does
@@ -127,14 +138,20 @@ class Layer(nn.Module):
             x = self.stream_scales(x, first)
         more = () if self.value_scale is None else (self.value_scale(values),)
         if self.pre:
-            mixed = self.attention(self.attention_norm(x), tables, mask, *more)
+            normed = self.attention_norm(x)
+            mixed = self.after_attention(self.attention(normed, tables, mask, *more))
             x = picked(x + self.drop_attention(mixed), positions)
-            x = x + self.drop_ffn(self.ffn(self.ffn_norm(x)))
+            read = picked(normed, positions) if self.parallel else self.ffn_norm(x)
+            x = x + self.drop_ffn(self.after_ffn(self.ffn(read)))
         else:
             mixed = self.attention(x, tables, mask, *more)
-            x = picked(self.attention_norm(x + self.drop_attention(mixed)), positions)
-            x = self.ffn_norm(x + self.drop_ffn(self.ffn(x)))
+            x = self.attention_norm(self._kept(x) + self.drop_attention(mixed))
+            x = picked(x, positions)
+            x = self.ffn_norm(self._kept(x) + self.drop_ffn(self.ffn(x)))
         return x
+
+    def _kept(self, x: Tensor) -> Tensor:
+        return x if self.residual == 1.0 else self.residual * x
 
 
 class Encoder(nn.Module):

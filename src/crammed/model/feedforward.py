@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from .blocks import ACTIVATIONS, Block, Config, Linear
+from .blocks import ACTIVATIONS, Block, Config, Linear, Nothing, norm_of
 
 
 class FeedForward(Block):
@@ -17,6 +17,9 @@ class FeedForward(Block):
         self.up = Linear(config.width, config.ffn_width, bias=config.linear_bias)
         self.down = Linear(config.ffn_hidden, config.width, bias=config.linear_bias)
         self.activation = ACTIVATIONS[config.activation].function
+        self.norm: nn.Module = nn.Identity()
+        if config.norm == "normformer":
+            self.norm = norm_of(config, config.ffn_hidden)
         self.drop = nn.Dropout(config.dropout if config.ffn_dropout == "hidden" else 0.0)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -26,5 +29,11 @@ class FeedForward(Block):
             hidden = self.activation(active) * gate
         else:
             hidden = self.activation(hidden)
-        output: Tensor = self.down(self.drop(hidden))
+        output: Tensor = self.down(self.drop(self.norm(hidden)))
         return output
+
+
+def feed_forward_of(config: Config, index: int) -> Block:
+    """The feed-forward block of a layer, if it has one; the last layer does."""
+    left_out = (config.layers - 1 - index) % config.ffn_every
+    return Nothing(config) if left_out else FeedForward(config)

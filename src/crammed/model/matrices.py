@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from crammed.config import ModelConfig
-from crammed.model.blocks import Block
+from crammed.model.blocks import Block, Product
 
 
 def start_matrices(model: nn.Module, config: ModelConfig) -> None:
@@ -24,7 +24,9 @@ def start_matrices(model: nn.Module, config: ModelConfig) -> None:
         products = list(block.declared(""))
         for product in products:
             weight = product.linear.weight.detach()
-            if config.matrix_start == "orthogonal":
+            if config.matrix_start == "deepnorm":
+                _scale_for_deepnorm(weight, product, config)
+            elif config.matrix_start == "orthogonal":
                 _make_orthogonal(weight, product.matrices)
             else:
                 weight.mul_(_deviation(config, product == products[-1]) / config.init_std)
@@ -41,6 +43,14 @@ def _deviation(config: ModelConfig, is_output: bool) -> float:
     if config.matrix_start == "wang" and is_output:  # Wang and Komatsuzaki 2021
         return 2 / (config.depth * math.sqrt(config.width))
     return small
+
+
+def _scale_for_deepnorm(weight: Tensor, product: Product, config: ModelConfig) -> None:
+    """Deviations of Glorot and Bengio 2010, smaller but for queries and keys (Wang et al. 2022)."""
+    for part, matrix in enumerate(weight.chunk(product.matrices)):
+        full = product.name == "qkv" and part < 2
+        gain = 1.0 if full else (8 * config.depth) ** -0.25
+        matrix.mul_(gain * math.sqrt(2 / sum(matrix.shape)) / config.init_std)
 
 
 def _make_orthogonal(weight: Tensor, matrices: int) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .attention import Attention
-from .blocks import Block, Config
+from .blocks import Block, Config, Nothing
 from .positions import Tables
 
 HYBRID = 2
@@ -58,24 +58,11 @@ class FourierMixing(Block):
         return (angle.cos() / size.sqrt()).to(x.dtype), (angle.sin() / size.sqrt()).to(x.dtype)
 
 
-class NoMixing(Block):
-    """Adds nothing: every token is by itself."""
-
-    products = {}  # noqa: RUF012
-
-    def __init__(self, config: Config) -> None:
-        super().__init__()
-
-    def forward(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
-        """Zeros."""
-        return torch.zeros_like(x)
-
-
 MIXERS: dict[str, type[Block]] = {
     "attention": Attention,
     "fourier": FourierMixing,
     "fourier-hybrid": FourierMixing,
-    "none": NoMixing,
+    "none": Nothing,
 }
 """The values of `model.mixer`."""
 

@@ -5,6 +5,8 @@ All is counted from the configuration alone; `crammed.model.count` counts the pr
 
 from __future__ import annotations
 
+import math
+
 from crammed.config import ModelConfig
 from crammed.model.mixers import HYBRID
 
@@ -72,7 +74,8 @@ def traffic(
     norm = (2 * stream + 2 * element) + (3 * stream + element + apart)
     gate = (3 + 5 if config.gated else 2 + 3) * element
     embedding = (4 + stream + element) + (2 * stream + element + 8)
-    weights = layers * width * (config.ffn_width + hidden) + vocab * width
+    fed = config.passes * math.ceil(config.layers / config.ffn_every)
+    weights = fed * width * (config.ffn_width + hidden) + vocab * width
     weights += attention_depth(config) * 4 * width * width
     head = tokens * width * element
     if config.head_transform:
@@ -83,7 +86,7 @@ def traffic(
     packed = 10 if config.positions == "rotary" else 6
     return {
         "residuals and norms": norms * width * norm,
-        "gates" if config.gated else "activations": (layers * tokens - unpredicted) * hidden * gate,
+        "gates" if config.gated else "activations": (fed * tokens - unpredicted) * hidden * gate,
         "queries, keys, values": packed * attention_depth(config) * tokens * width * element,
         "embedding": tokens * width * embedding,
         "head": head,

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from crammed.model.attention import Attention
 from crammed.model.encoder import Encoder, Layer, picked
+from crammed.model.feedforward import FeedForward
 from crammed.model.positions import Tables
 
 
@@ -33,7 +34,11 @@ class RegionalEncoder(Encoder):
             and not (config.value_embeddings or config.residual_scalars)
             and not any(config.dropouts())
             and all(
-                type(each) is Layer and type(each.attention) is Attention for each in encoder.layers
+                type(each) is Layer
+                and type(each.attention) is Attention
+                and type(each.ffn) is FeedForward
+                and not each.parallel
+                for each in encoder.layers
             )
         ):
             encoder.__class__ = cls
