@@ -55,7 +55,7 @@ def test_what_a_backward_pass_allocates() -> None:
 
 def test_the_paper_s_shape_on_cards() -> None:
     speeds = {name: counted_speed(PAPER, VOCAB, card_called(name)) for name in ("H200", "A6000")}
-    held = bytes_per_parameter(PAPER.optim) * parameters(PAPER.model, VOCAB)
+    held = bytes_per_parameter(PAPER) * parameters(PAPER.model, VOCAB)
     for speed in speeds.values():
         assert speed.microbatch_rows in (256, 512)
         assert speed.memory is not None

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crammed.budget import Work
-from crammed.config.optim import SGDConfig
 from crammed.errors import InputError
 from crammed.machine.device import Device, is_out_of_memory
 from crammed.model.encoder import Layer, MaskedLM, initialise
@@ -269,8 +268,8 @@ def test_a_model_larger_than_the_memory_is_refused_before_it_is_made(
     with pytest.raises(InputError, match=r"a model of \d+ T parameters needs [\d,]+ GiB .* lower"):
         build(config, 64, SPECIALS, cpu)
     small = tiny()
-    assert bytes_per_parameter(small.optim) == 16
-    assert bytes_per_parameter(SGDConfig()) == 12
+    assert bytes_per_parameter(small) == 16
+    assert bytes_per_parameter(tiny("crammed", "optim.name=sgd", "train.average=0.9")) == 16
     most = 16 * sum(p.numel() for p in MaskedLM(small.model, 64).parameters())
     for bytes_here, fits in ((most, True), (most - 1, False)):
         monkeypatch.setattr("crammed.training.memory.memory_of", lambda kind, n=bytes_here: n)

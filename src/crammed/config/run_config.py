@@ -94,6 +94,10 @@ class RunConfig(Section):
                 "every token of tokenizer.kind=wordlevel is a word: leave out masking.unit"
             )
 
+    def state_per_parameter(self) -> int:
+        """Most numbers kept for each parameter besides the weight and its gradient."""
+        return self.optim.state_per_parameter + (self.train.average is not None)
+
     def most_tokens(self, rows: float | None) -> float:
         """The most tokens the run may read from a corpus with this many rows; inf if unlimited.
 

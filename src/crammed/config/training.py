@@ -10,7 +10,7 @@ from crammed.budget import Account, Budget
 from crammed.config.base import Later, PositiveFloat, Section, Size
 from crammed.config.corpus import Ordering
 from crammed.errors import InputError
-from crammed.schedule import Fraction, batch_rows, mask_rate
+from crammed.schedule import Fraction, OpenFraction, batch_rows, mask_rate
 
 
 def _parsed(limit: Any) -> Budget:
@@ -144,6 +144,9 @@ class TrainConfig(Section):
     checkpoint_seconds: PositiveFloat = 600.0
     heldout_every: PositiveFloat | None = 0.1
     """Measure held-out loss each time progress grows by this share; null: only at the end."""
+    average: Annotated[OpenFraction | None, Later()] = None
+    """Decay in each update of a running average of the weights (EMA), which is measured and kept in
+    place of the weights themselves; null keeps the weights."""
     early_stop: EarlyStop | None = None
     divergence: Divergence = Divergence()
 

@@ -218,7 +218,7 @@ def candidates(
                 "tokens": count,
                 "tokens_per_layer_parameter": count / layer_size,
                 "epochs": count / length / rows if rows is not None else None,
-                "held_memory": bytes_per_parameter(config.optim) * size,
+                "held_memory": bytes_per_parameter(config) * size,
             }
         )
     return found

@@ -80,7 +80,7 @@ def counted_speed(config: RunConfig, vocab_size: int, card: Card) -> PartTimes:
     step = _fitted(config, vocab_size, card)
     rows = min(step.microbatch_rows, config.batch.rows)
     size = parameters(config.model, vocab_size)
-    held = bytes_per_parameter(config.optim) * size + step.leaves.cast_bytes
+    held = bytes_per_parameter(config) * size + step.leaves.cast_bytes
     most = card.memory - RESERVED
     while (memory := held + _taken(step, rows)) > most and rows > 1:
         rows //= 2  # as training does if memory runs out nevertheless
@@ -90,7 +90,7 @@ def counted_speed(config: RunConfig, vocab_size: int, card: Card) -> PartTimes:
             f"{card.name}: train a smaller model (model.layers, model.width)"
         )
     return PartTimes(
-        update=_update_seconds(step, card, config.optim.state_per_parameter),
+        update=_update_seconds(step, card, config.state_per_parameter()),
         row=_microbatch_seconds(config, vocab_size, card, rows, step.recomputes) / rows,
         compile=0.0,
         memory=memory,

@@ -6,6 +6,7 @@ The measurement after training uses all held-out rows.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 from crammed.budget import Work
 from crammed.config import RunConfig
@@ -58,7 +59,9 @@ class HeldoutMeter:
         """
         model, device = self._session.step.model, self._session.step.device
         device.synchronize()  # so that unfinished updates are booked as training
-        with self._session.agenda.measuring(u):
+        average = self._session.step.average
+        shown = nullcontext() if average is None else average.shown()
+        with self._session.agenda.measuring(u), shown:
             loss = heldout_loss(model.eval(), self._rows, self._mask, device.torch)
             model.train()
         if not all(map(math.isfinite, loss.values())):

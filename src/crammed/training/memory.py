@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from crammed.config import OptimConfig, RunConfig
+from crammed.config import RunConfig
 from crammed.errors import InputError
 from crammed.machine.device import is_out_of_memory, memory_of
 from crammed.model.count import parameters
@@ -28,9 +28,9 @@ _PROBES = ((8, 16), (1, 2))
 """Pairs of row counts to try first; the second pair is for when the first does not fit."""
 
 
-def bytes_per_parameter(optim: OptimConfig) -> int:
-    """Bytes of weight, gradient and optimizer state, in float32."""
-    return 4 * (2 + optim.state_per_parameter)
+def bytes_per_parameter(config: RunConfig) -> int:
+    """Bytes of weight, gradient and all that is kept beside them, in float32."""
+    return 4 * (2 + config.state_per_parameter())
 
 
 def fitting_rows(peak: Callable[[int], int], free: int, row_length: int) -> int:
@@ -91,7 +91,7 @@ def refuse_larger(config: RunConfig, vocab_size: int, most: int | None, what: st
         InputError: they do.
     """
     size = parameters(config.model, vocab_size)
-    held = bytes_per_parameter(config.optim) * size
+    held = bytes_per_parameter(config) * size
     if most is not None and held > most:
         raise InputError(
             f"a model of {quantity(size)} parameters needs "

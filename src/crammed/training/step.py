@@ -22,6 +22,7 @@ from crammed.machine.caches import own_compiled_code
 from crammed.machine.device import Device, is_out_of_memory
 from crammed.machine.lanes import Lanes
 from crammed.optim.build import Optimizers
+from crammed.training.average import Average
 from crammed.training.float8 import FIRST_ROWS
 from crammed.training.lanes import lanes_of
 from crammed.training.memory import LEAST_TOKENS, fitting_rows
@@ -74,6 +75,7 @@ class TrainStep:
         objective: what it learns from.
         device: where it is trained.
         parameters: the model's parameters.
+        average: a running average of them; None if there is none.
         leaves: what losses are differentiated by, to get the gradients of the parameters.
         microbatch_rows: rows of one forward and backward pass; reduced when memory runs out.
         recomputes: whether layers recompute their activations for the gradients.
@@ -99,6 +101,8 @@ class TrainStep:
         if device.recomputes:
             self._recompute()
         self.parameters = list(model.parameters())
+        decay = config.train.average
+        self.average = None if decay is None else Average(self.parameters, optimizer, decay)
         self.lanes = Lanes(lanes_of(config, device))
         optimizer.share_among(self.lanes)
         self.microbatch_rows = device.microbatch_rows
@@ -142,7 +146,7 @@ class TrainStep:
             peak: returns the further bytes that a microbatch of a number of rows takes.
         """
         length = self._config.data.row_length
-        kept = self._config.optim.state_per_parameter
+        kept = self._config.state_per_parameter()
         for parameter in self.parameters:  # there are no moments yet unless a checkpoint was read
             to_come = 1 if self.optimizer.state.get(parameter) else 1 + kept
             free -= to_come * parameter.numel() * parameter.element_size()
@@ -321,6 +325,8 @@ class TrainStep:
         self.optimizer.set_factor(factor)
         self.optimizer.step()
         self.optimizer.zero_grad()
+        if self.average is not None:
+            self.average.follow()
         if self.leaves.scales is not None:
             self.leaves.scales.adapt()
         if self.device.torch.type == "cuda":

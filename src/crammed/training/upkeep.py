@@ -114,6 +114,8 @@ class Upkeep:
         end = End(planner.deadline.charged, planner.progress(work))
         self._recorder.log(work, end.u, ended=True)
         self._compare()
+        if (average := self._session.step.average) is not None:
+            average.adopt()
         state = self._checkpoints.save_end(work, end)
         if self._signals:
             raise self.stopped(work)

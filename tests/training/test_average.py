@@ -1,0 +1,97 @@
+"""A running average of the weights: what it is, who sees it, and that it survives a stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from crammed.budget import Work
+from crammed.config import RunConfig
+from crammed.data.corpus import Corpus
+from crammed.machine.device import Device
+from crammed.runs.directory import RunDir
+from crammed.runs.logs import read_events
+from crammed.terminal.progress import SILENT
+from crammed.training.average import KEY
+from crammed.training.build import build
+from crammed.training.checkpoint import Checkpoints, load_checkpoint
+from crammed.training.loop import pretrain
+from crammed.training.session import Session
+from crammed.training.step import TrainStep
+from support.steps import SPECIALS, rows_of, update_of
+from support.text import tiny
+
+
+def step_of(cpu: Device, *words: str) -> TrainStep:
+    return build(tiny("crammed", *words), 256, SPECIALS, cpu)
+
+
+def trained(step: TrainStep, numbers: range) -> list[torch.Tensor]:
+    """The weights after each of these updates, as one vector."""
+    seen = []
+    for number in numbers:
+        step.gradients(rows_of(8, number), update_of(8, number))
+        step.apply(1.0)
+        seen.append(torch.cat([p.detach().flatten() for p in step.parameters]).double())
+    return seen
+
+
+def average_of(step: TrainStep) -> torch.Tensor:
+    return torch.cat([step.optimizer.state[p][KEY].flatten() for p in step.parameters])
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon", "sgd", "lion", "adafactor"])
+def test_it_is_a_running_average_that_changes_no_training(name: str, cpu: Device) -> None:
+    chosen = f"optim.name={name}"
+    step = step_of(cpu, chosen, "train.average=0.75")
+    seen, plain = trained(step, range(5)), trained(step_of(cpu, chosen), range(5))
+    assert torch.equal(seen[-1], plain[-1])
+    expected = seen[0]
+    for weights in seen[1:]:
+        expected = 0.75 * expected + 0.25 * weights
+    torch.testing.assert_close(average_of(step).double(), expected, rtol=1e-5, atol=1e-7)
+    before = average_of(step)
+    assert step.average is not None
+    with step.average.shown():
+        assert torch.equal(torch.cat([p.detach().flatten() for p in step.parameters]), before)
+    assert torch.equal(torch.cat([p.detach().flatten() for p in step.parameters]).double(), seen[4])
+    assert step._config.state_per_parameter() == step._config.optim.state_per_parameter + 1
+
+
+def test_it_goes_on_from_a_checkpoint_with_the_same_bits(cpu: Device, tmp_path: Path) -> None:
+    config = tiny("crammed", "train.average=0.9")
+    whole, first, second = (build(config, 256, SPECIALS, cpu) for _ in range(3))
+    trained(whole, range(6))
+    trained(first, range(3))
+    with RunDir.open(tmp_path / "run", config) as run:
+        Checkpoints(Session.untimed(run, first, corpus_sha256="corpus")).save(Work(updates=3))
+    load_checkpoint(run.checkpoints, second, "corpus")
+    trained(second, range(3, 6))
+    assert torch.equal(average_of(whole), average_of(second))
+
+
+def test_the_run_measures_and_keeps_the_average(
+    corpus: Corpus, cpu: Device, tmp_path: Path
+) -> None:
+    def run_with(*words: str) -> tuple[RunConfig, list[float], torch.Tensor]:
+        limits = ("train.heldout_every=0.5", "budget.limit=4updates")
+        config = tiny("crammed", *limits, *words)
+        out = tmp_path / str(len(words))
+        with RunDir.open(out, config) as run:
+            made = pretrain(config, corpus, run, cpu, SILENT)
+            again = pretrain(config, corpus, run, cpu, SILENT)
+        weights = [
+            torch.cat([p.detach().flatten() for p in each.model.parameters()])
+            for each in (made, again)
+        ]
+        assert torch.equal(*weights)
+        losses = [e["loss@0.15"] for e in read_events(out) if e["event"] == "heldout"]
+        return config, losses, weights[0]
+
+    _, losses, weights = run_with()
+    _, slower, averaged = run_with("train.average=0.99")
+    assert len(losses) == len(slower) > 0
+    assert losses[0] != slower[0]
+    assert not torch.equal(weights, averaged)
