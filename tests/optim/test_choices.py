@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -196,6 +197,39 @@ def test_nadam_looks_ahead_along_its_momentum() -> None:
         weight = weight - 0.1 * mean / ((second / (1 - 0.8**t)).sqrt() + 1e-8)
     found = moved(config, some(1), some(2), some(3))
     torch.testing.assert_close(found.double(), weight - before, rtol=1e-5, atol=1e-6)
+
+
+def twin_of_adam(gradients: list[torch.Tensor], eps: float) -> torch.Tensor:
+    """The last step of Adam with betas 0.9 and 0.8."""
+    first, second = torch.zeros(4, 6).double(), torch.zeros(4, 6).double()
+    for gradient in gradients:
+        first, second = 0.9 * first + 0.1 * gradient, 0.8 * second + 0.2 * gradient**2
+    count = len(gradients)
+    return first / (1 - 0.9**count) / ((second / (1 - 0.8**count)).sqrt() + eps)
+
+
+@pytest.mark.parametrize("name", ["lamb", "adamw-scale", "lars"])
+def test_steps_are_relative_to_the_size_of_the_parameter(name: str) -> None:
+    options: dict[str, Any] = {"beta1": 0.9, "beta2": 0.8, "eps": 1e-6}
+    if name == "lars":
+        options = {"momentum": 0.75, "trust": 0.125}
+    config = KINDS[name](lr=0.25, weight_decay=0.5, **options)
+    weight = one_matrix(config)[0].detach().clone().double()
+    before, momentum, gradients = weight.clone(), torch.zeros(4, 6).double(), [some(1), some(2)]
+    for count, gradient in enumerate(gradients, start=1):
+        size = weight.square().sum().sqrt()
+        adam = twin_of_adam(gradients[:count], 1e-6)
+        if name == "lamb":
+            step = adam + 0.5 * weight
+            weight = weight - 0.25 * size / step.square().sum().sqrt() * step
+        elif name == "adamw-scale":
+            weight = weight - 0.25 * 0.5 * weight - 0.25 * size / 24**0.5 * adam
+        else:
+            local = 0.125 * size / (gradient.double().square().sum().sqrt() + 0.5 * size)
+            momentum = 0.75 * momentum + 0.25 * local * (gradient + 0.5 * weight)
+            weight = weight - momentum
+    found = moved(config, *gradients)
+    torch.testing.assert_close(found.double(), weight - before, rtol=1e-4, atol=1e-6)
 
 
 def test_radam_decays_weights_apart_from_the_gradient() -> None:

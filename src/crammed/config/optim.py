@@ -88,6 +88,44 @@ class LionConfig(OptimizerConfig):
         return 1
 
 
+class LambConfig(Moments):
+    """LAMB (You et al. 2020): Adam whose steps are relative to the length of each parameter.
+
+    Weight decay is part of the step before it is scaled.
+    """
+
+    name: Literal["lamb"] = "lamb"
+    lr: PositiveFloat = 1e-2
+    eps: PositiveFloat = 1e-6
+
+
+class AdamWScaleConfig(Moments):
+    """AdamW whose steps are multiplied by the root mean square of each parameter (nanoT5)."""
+
+    name: Literal["adamw-scale"] = "adamw-scale"
+    lr: PositiveFloat = 2e-2
+    weight_decay: Decay = 0.0
+
+
+class LarsConfig(OptimizerConfig):
+    """LARS (You et al. 2017): gradient descent with steps relative to the length of each parameter.
+
+    Weight decay is added to the gradient before momentum.
+    """
+
+    name: Literal["lars"] = "lars"
+    lr: PositiveFloat = 1.0
+    weight_decay: Decay = 0.0
+    momentum: Beta = 0.9
+    trust: PositiveFloat = 0.01
+    """Length of a step at a learning rate of 1, relative to that of the parameter."""
+
+    @property
+    def state_per_parameter(self) -> int:
+        """The momentum."""
+        return 1
+
+
 class AdafactorConfig(OptimizerConfig):
     """Adafactor (Shazeer and Stern 2018), which keeps second moments of rows and columns.
 
@@ -145,6 +183,9 @@ OptimConfig = Annotated[
     | RAdamConfig
     | NAdamConfig
     | LionConfig
+    | LambConfig
+    | AdamWScaleConfig
+    | LarsConfig
     | AdafactorConfig
     | SGDConfig
     | MuonConfig,

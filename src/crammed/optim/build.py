@@ -15,7 +15,7 @@ from crammed.machine.lanes import Lanes
 from crammed.model.blocks import Embedding, Norm, Scales
 from crammed.model.count import outline
 from crammed.model.encoder import products_of
-from crammed.optim import lion, muon, pytorch
+from crammed.optim import lion, muon, pytorch, relative
 from crammed.optim.parameters import Parameters
 
 State = dict[str, Tensor]
@@ -77,6 +77,9 @@ _BUILDERS: dict[str, Callable[[Parameters, Any], list[torch.optim.Optimizer]]] =
     "radam": pytorch.radam,
     "nadam": pytorch.nadam,
     "lion": lion.lion,
+    "lamb": relative.lamb,
+    "adamw-scale": relative.adamw_scale,
+    "lars": relative.lars,
     "adafactor": pytorch.adafactor,
     "sgd": pytorch.sgd,
     "muon": muon.muon,
