@@ -155,6 +155,22 @@ def test_value_embeddings_grow_with_the_vocabulary_and_need_ids(tmp_path: Path) 
     assert (again.encoder.values.weight[size:] == 0).all()
 
 
+def test_a_decoder_of_its_own_grows_with_the_vocabulary(tmp_path: Path) -> None:
+    config = configuration("crammed-2022", dropout=0.0, tied_decoder=False, embedding_width=24)
+    model = load(
+        export(untrained(word_pieces(), config), tmp_path / "export").path, "ModelForMaskedLM"
+    )
+    size = model.config.vocab_size
+    with torch.inference_mode():
+        before = model(IDS, MASK).logits
+    model.resize_token_embeddings(size + 7)
+    model.save_pretrained(tmp_path / "grown")
+    with torch.inference_mode():
+        grown = load(tmp_path / "grown", "ModelForMaskedLM")(IDS, MASK).logits
+    torch.testing.assert_close(grown[..., :size], before)
+    assert (grown[..., size:] == 0).all()
+
+
 def test_new_embeddings_begin_as_the_others_did(folder: Path) -> None:
     model = load(folder, "Model")
     size = model.config.vocab_size

@@ -145,6 +145,8 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
     xs = []
     for place, (token, kind) in enumerate(zip(ids, types, strict=True)):
         x = state["encoder.tokens.weight"][token].clone()
+        if config.embedding_width:
+            x = state["encoder.widen.weight"] @ x
         if config.positions == "learned":
             x = x + state["encoder.positions.weight"][place]
         elif "sinusoidal" in config.positions:
@@ -182,7 +184,10 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
         x = norm(x, "encoder.final_norm")
         if config.head_transform:
             x = norm(ACTIVATIONS[config.activation].function(linear(x, "head.dense")), "head.norm")
-        y = state["encoder.tokens.weight"] @ x
+        if config.embedding_width:
+            x = state["encoder.widen.weight"].T @ x
+        table = "encoder.tokens" if config.tied_decoder else "output"
+        y = state[f"{table}.weight"] @ x
         y = y + state["decoder_bias"] if "decoder_bias" in state else y
         logits.append(cap * (y / cap).tanh() if (cap := config.logit_cap) else y)
     return torch.stack(logits)

@@ -278,7 +278,7 @@ def test_training_in_16_bits_is_near_and_every_activation_is_in_them(config: Mod
         for name, module in copy.named_modules():
             module.register_forward_hook(partial(note, name=name))
         near = copy(ids, places)
-        before = {"tokens", "positions", "types", "values", "embedding_norm"}
+        before = {"tokens", "widen", "positions", "types", "values", "embedding_norm"}
         assert others <= {f"encoder.{name}" for name in before}
         assert (near.float() - exact).norm() < tolerance * exact.norm()
         model.zero_grad()

@@ -213,7 +213,7 @@ def test_steps_are_relative_to_the_size_of_the_parameter(name: str) -> None:
     options: dict[str, Any] = {"beta1": 0.9, "beta2": 0.8, "eps": 1e-6}
     if name == "lars":
         options = {"momentum": 0.75, "trust": 0.125}
-    config = KINDS[name](lr=0.25, weight_decay=0.5, **options)
+    config: Any = KINDS[name](lr=0.25, weight_decay=0.5, **options)
     weight = one_matrix(config)[0].detach().clone().double()
     before, momentum, gradients = weight.clone(), torch.zeros(4, 6).double(), [some(1), some(2)]
     for count, gradient in enumerate(gradients, start=1):

@@ -71,6 +71,8 @@ NUMBERS: list[dict[str, Any]] = [
     {"logit_cap": 4.0},
     {"passes": 2},
     {"layers": 3, "ffn_every": 2},
+    {"embedding_width": 24},
+    {"embedding_width": 24, "tied_decoder": False},
 ]
 """Values of other fields that change the structure of the model."""
 

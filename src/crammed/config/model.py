@@ -53,6 +53,11 @@ class ModelConfig(Section):
     token_types: Annotated[int, Field(ge=0, le=2**20)] = 0
     head_transform: bool = False
     """Whether a dense layer, an activation and a norm come before the decoder."""
+    embedding_width: Annotated[Size | None, Later()] = None
+    """Width of the table of token embeddings, which one product widens to `width`, and narrows
+    again before the decoder; null takes `width`, without a product."""
+    tied_decoder: Annotated[bool, Later()] = True
+    """Whether the decoder is the table of token embeddings, or has a table of its own."""
     decoder_bias: bool = False
     decoder_bias_start: Literal["zero", "log-frequency"] = "zero"
     """Initial biases of the decoder: 0, or the logarithm of each token's share of the corpus, so

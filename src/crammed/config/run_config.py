@@ -84,10 +84,12 @@ class RunConfig(Section):
         name = self.loss.name
         if name != "cross-entropy" and self.train.early_stop is not None:
             raise ValueError(f"train.early_stop is a cross-entropy: leave it out with loss {name}")
-        if name == "embedding" and (self.adapts or self.masking.z_loss or self.model.decoder_bias):
+        model = self.model
+        logits = self.adapts or self.masking.z_loss or model.decoder_bias
+        if name == "embedding" and (logits or not model.tied_decoder):
             raise ValueError(
-                "loss.name=embedding has no logits: set masking.z_loss=0 and "
-                "model.decoder_bias=false, and do not adapt a model of others with it"
+                "loss.name=embedding has no logits: set masking.z_loss=0, model.decoder_bias=false "
+                "and model.tied_decoder=true, and do not adapt a model of others with it"
             )
         if self.masking.unit != "token" and self.tokenizer.kind == "wordlevel":
             raise ValueError(

@@ -64,7 +64,12 @@ class CrammedPreTrainedModel(PreTrainedModel):
     config_class = CrammedConfig
     base_model_prefix = "base"
     # An export holds these for the classes that read them; others load it without a report.
-    _keys_to_ignore_on_load_unexpected = (r"^decoder_bias$", r"^head\.", r"^pooler\.")
+    _keys_to_ignore_on_load_unexpected = (
+        r"^decoder_bias$",
+        r"^output\.",
+        r"^head\.",
+        r"^pooler\.",
+    )
     supports_gradient_checkpointing = True
     gradient_checkpointing = False
     _supports_sdpa = True
@@ -235,17 +240,23 @@ class CrammedForMaskedLM(_WithHead):
     output_kind = MaskedLMOutput
     start = MaskedLM.start
     logits_of = MaskedLM.decode
+    table, read = MaskedLM.table, MaskedLM.read
 
     def __init__(self, config: CrammedConfig) -> None:
         super().__init__(config, MaskedLM)
+        self.output = getattr(self, "output", None)
         self.decoder_bias = None
         if config.decoder_bias:
             self.decoder_bias = nn.Parameter(torch.empty(config.vocab_size))
         self.post_init()
 
     def resize_token_embeddings(self, *args: Any, **options: Any) -> nn.Module:
-        """As in transformers; the decoder's biases of new tokens begin at 0."""
+        """As in transformers; the decoder's biases, and rows of its own, of new tokens are 0."""
         embeddings = super().resize_token_embeddings(*args, **options)
+        if self.output is not None:
+            old = self.output.weight
+            resized = F.pad(old.detach(), (0, 0, 0, embeddings.num_embeddings - len(old)))
+            self.output = Embedding.from_pretrained(resized, freeze=not old.requires_grad)
         if (bias := self.decoder_bias) is not None:
             resized = F.pad(bias.detach(), (0, embeddings.num_embeddings - len(bias)))
             self.decoder_bias = nn.Parameter(resized, requires_grad=bias.requires_grad)

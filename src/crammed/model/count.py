@@ -55,8 +55,10 @@ def train_flops_per_token(
         TypeError: a layer has a matrix that no block declares.
     """
     model = outline(config, 1)
-    head = vocab_size * model.encoder.tokens.embedding_dim
+    width = model.encoder.tokens.embedding_dim
+    widen = 0 if model.encoder.widen is None else model.encoder.widen.weight.numel()
+    head = vocab_size * width + widen
     head += sum(part.weight.numel() for part in model.head.modules() if isinstance(part, Linear))
-    products = config.passes * block_matrix_parameters(config) + head * predicted / length
+    products = config.passes * block_matrix_parameters(config) + widen + head * predicted / length
     blocks = [part for part in model.encoder.modules() if isinstance(part, Block)]
     return 6.0 * (products + config.passes * sum(block.mixing(length) for block in blocks))

@@ -166,7 +166,9 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.compute_dtype: torch.dtype | None = None
-        self.tokens = Embedding(vocab_size, config.width)
+        own: int | None = config.embedding_width  # less than the width in ALBERT (Lan et al. 2020)
+        self.tokens = Embedding(vocab_size, config.width if own is None else own)
+        self.widen = None if own is None else Linear(own, config.width, bias=False)
         self.position_encoding = POSITIONS[config.positions](config)
         self.position_encoding.register(self)
         if config.token_types:
@@ -175,8 +177,8 @@ class Encoder(nn.Module):
             self.values = Embedding(vocab_size, config.width)
         self.embedding_norm: nn.Module
         self.embedding_norm = norm_of(config) if config.embedding_norm else nn.Identity()
-        own: float | None = config.embedding_dropout
-        self.drop = nn.Dropout(config.dropout if own is None else own)
+        rate: float | None = config.embedding_dropout
+        self.drop = nn.Dropout(config.dropout if rate is None else rate)
         self.layers = nn.ModuleList(Layer(config, index) for index in range(config.layers))
         self.final_norm = norm_of(config) if config.final_norm else nn.Identity()
         self._tables: Tables | None = None
@@ -232,6 +234,8 @@ class Encoder(nn.Module):
         Raises:
             ValueError: the model has value embeddings, and `ids` is None.
         """
+        if self.widen is not None:
+            tokens = self.widen(tokens)
         x = self.position_encoding.embed(self, tokens)
         if self.config.token_types:
             x = x + (self.types.weight[0] if types is None else self.types(types))
@@ -282,12 +286,14 @@ class HeadTransform(nn.Module):
 
 
 class MaskedLM(nn.Module):
-    """Encoder, optional head transform and a decoder tied to the token embedding."""
+    """Encoder, optional head transform and a decoder, by default tied to the token embedding."""
 
     def __init__(self, config: Config, vocab_size: int) -> None:
         super().__init__()
         self.encoder = Encoder(config, vocab_size)
         self.head = HeadTransform(config) if config.head_transform else nn.Identity()
+        own = not config.tied_decoder
+        self.output = Embedding(vocab_size, self.encoder.tokens.embedding_dim) if own else None
         self.decoder_bias = nn.Parameter(torch.empty(vocab_size)) if config.decoder_bias else None
 
     def start(self, std: float, generator: torch.Generator | None = None) -> None:
@@ -295,16 +301,27 @@ class MaskedLM(nn.Module):
         if self.decoder_bias is not None:
             nn.init.zeros_(self.decoder_bias)
 
+    def table(self) -> Tensor:
+        """The decoder's table, [V, D or the width of the embeddings]."""
+        table: Embedding = self.encoder.tokens if self.output is None else self.output
+        return table.weight
+
+    def read(self, hidden: Tensor) -> Tensor:
+        """Hidden states [..., D] to what the rows of `table` are multiplied with."""
+        x: Tensor = self.head(hidden)
+        widen = self.encoder.widen
+        return x if widen is None else x @ widen.weight.to(x.dtype)
+
     def decode(self, hidden: Tensor, weight: Tensor | None = None) -> Tensor:
         """Hidden states [..., D] to logits [..., V].
 
         Args:
-            weight: the embedding [V, D], perhaps in another number format; None is the embedding.
+            weight: the decoder's table [V, D], perhaps in another number format; None is the table.
         """
-        x = self.head(hidden)
+        x = self.read(hidden)
         bias = None if self.decoder_bias is None else self.decoder_bias.to(x.dtype)
         if weight is None:
-            weight = self.encoder.tokens.weight
+            weight = self.table()
         logits = F.linear(x, weight.to(x.dtype), bias)
         cap: float | None = self.encoder.config.logit_cap
         return logits if cap is None else cap * (logits / cap).tanh()

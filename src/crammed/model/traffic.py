@@ -75,7 +75,8 @@ def traffic(
     gate = (3 + 5 if config.gated else 2 + 3) * element
     embedding = (4 + stream + element) + (2 * stream + element + 8)
     fed = config.passes * math.ceil(config.layers / config.ffn_every)
-    weights = fed * width * (config.ffn_width + hidden) + vocab * width
+    weights = fed * width * (config.ffn_width + hidden)
+    weights += vocab * (config.embedding_width or width) * (1 if config.tied_decoder else 2)
     weights += attention_depth(config) * 4 * width * width
     head = tokens * width * element
     if config.head_transform:

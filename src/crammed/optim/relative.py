@@ -64,7 +64,8 @@ class _Relative(torch.optim.Optimizer):
         state["exp_avg_sq"].lerp_(gradient.square(), 1.0 - config.beta2)
         mean = state["exp_avg"] / (1.0 - config.beta1**count)
         square = state["exp_avg_sq"] / (1.0 - config.beta2**count)
-        return mean / (square.sqrt() + config.eps)
+        step: Tensor = mean / (square.sqrt() + config.eps)
+        return step
 
 
 class _Lamb(_Relative):

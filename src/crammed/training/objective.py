@@ -122,9 +122,9 @@ class MaskedTokens:
         else:
             hidden = picked(model.encoder(masked.ids, attended), masked.positions)
         if self._in_place:
-            head = (model.encoder.tokens.weight, model.decoder_bias)
-            return linear_cross_entropy(model.head(hidden).flatten(0, 1), *head, labels)
+            head = (model.table(), model.decoder_bias)
+            return linear_cross_entropy(model.read(hidden).flatten(0, 1), *head, labels)
         if self._config.loss.name == "embedding":
-            return distance(model.head(hidden).flatten(0, 1), model.encoder.tokens.weight, labels)
+            return distance(model.read(hidden).flatten(0, 1), model.table(), labels)
         logits = model.decode(hidden, self.leaves.decoder).flatten(0, 1)
         return summed_loss(logits.float(), labels, self._config)

@@ -80,12 +80,14 @@ class Leaves:
         if isinstance(trained, MaskedLM) and dtype is not None and dtype.itemsize == 2:
             encoder = trained.encoder
             again = set(encoder.layers.modules()) if encoder.config.passes > 1 else set()
+            if encoder.widen is not None:  # it computes in float32 first, and in 16 bits at the end
+                again.add(encoder.widen)
             for module in trained.modules():
                 if isinstance(module, Linear) and module not in again:
                     for name, parameter in list(module.named_parameters(recurse=False)):
                         setattr(module, name, cast(parameter))
             if decoder:
-                self.decoder = cast(trained.encoder.tokens.weight)
+                self.decoder = cast(trained.table())
         kept = {id(parameter) for parameter in trained.parameters()}
         shared = [(each, each) for each in parameters if id(each) in kept]
         self._pairs: list[tuple[Tensor, Tensor]] = [*shared, *self._casts]
