@@ -168,6 +168,18 @@ def test_the_weights_are_those_of_the_median_seed(data: Path, encoders: dict[str
         assert np.allclose(outputs, theirs, atol=1e-5) == (seed == done["seed"])
 
 
+def test_a_model_is_kept_of_all_rows_where_parts_of_them_are_scored(
+    data: Path, encoders: dict[str, Path]
+) -> None:
+    folded = {"tasks": {"mine": {**COLUMNS["classification"], "folds": 2}}}
+    (data.parent / "classification.yaml").write_text(json.dumps(folded))
+    done = keep(request(data, encoders["crammed"]), data.parent / "kept", SILENT)
+    judged = read_outputs(data.parent / "scores", "classification", "mine", 0)["mine"]
+    assert sum(each["rows"] for each in done["classes"]) == len(judged) == 48
+    page = (data.parent / "kept" / "README.md").read_text()
+    assert "were trained on all rows; the score is of 2-fold cross-validation." in page
+
+
 def test_the_median_of_an_even_number() -> None:
     assert median_seed({"seeds": [70.0, 50.0, 60.0, 80.0]}) == 2
 

@@ -5,6 +5,7 @@ protocol     fine-tuning hyperparameters (``protocols/``)
 backbones/   loads the model, wherever it comes from
 folder       stores scores and predictions, and finds finished work again
 suite        a suite of tasks: tokenize, list the jobs, score
+folds        fine-tunes on parts of a task's rows, where it is cross-validated
 finetuning/  runs the jobs
 scores/      metrics, intervals, means, and their tables
 linear       what TF-IDF with a linear model scores

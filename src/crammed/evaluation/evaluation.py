@@ -22,6 +22,7 @@ from crammed.evaluation.twins import SharedTwins
 from crammed.machine.device import Device, choose_device
 from crammed.model.trained import has_trained_model
 from crammed.runs.directory import read_config
+from crammed.tasks.folds import parts_of
 from crammed.tasks.read import read_task, tasks_in
 from crammed.tasks.rows import TaskData
 from crammed.tasks.task import Suite, Task, load_suite, suite_names
@@ -153,9 +154,10 @@ def read_tasks(
     for task in tasks:
         try:
             found = read_task(task, data, suite, test=test)
-            if len(found.train) < batch:
+            rows = min([len(found.train), *(len(part.train) for part in parts_of(found))])
+            if rows < batch:
                 raise InputError(
-                    f"{len(found.train)} training rows are fewer than one batch of {batch}: add "
+                    f"{rows} training rows are fewer than one batch of {batch}: add "
                     "rows, or name a protocol with a smaller batch"
                 )
             read[task.name] = found

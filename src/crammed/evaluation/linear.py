@@ -19,6 +19,7 @@ from crammed.evaluation.scores.predictions import Outputs
 from crammed.evaluation.scores.score import metrics_of
 from crammed.extras import import_extra
 from crammed.sentences import is_unspaced
+from crammed.tasks.folds import parts_of, taken
 from crammed.tasks.rows import Rows, TaskData
 from crammed.tasks.task import Task
 
@@ -40,14 +41,34 @@ def linear_scores(task: Task, data: TaskData) -> dict[str, float]:
     if task.kind == "tokens":
         return {}
     import_extra("sklearn", "linear", "TF-IDF with a linear model")
-    train = _part(data.train, 0, min(len(data.train), MOST_ROWS))
     try:
-        vectorizer = _vectorizer(train).fit([text for texts in train.texts for text in texts])
+        outputs = _fitted(task, data)
     except ValueError:  # nothing to weigh
         return {}
+    scores = {n: _score(task, n, data, outputs[n], rows) for n, rows in data.scored.items()}
+    return {name: score for name, score in scores.items() if np.isfinite(score)}
+
+
+def _fitted(task: Task, data: TaskData) -> dict[str, Outputs]:
+    """Outputs of all scored rows, by name of the score; with folds, by models of other parts.
+
+    Raises:
+        ValueError: no text has a word.
+    """
+    if data.folds:
+        (name,) = data.scored
+        parts = [*parts_of(data)]
+        found = [
+            _fitted(task, replace(data, train=part.train, scored={name: part.rows}, folds=0))[name]
+            for part in parts
+        ]
+        order = np.argsort(np.concatenate([part.places for part in parts]))
+        return {name: np.concatenate(found)[order]}
+    train = taken(data.train, np.arange(min(len(data.train), MOST_ROWS)))
+    vectorizer = _vectorizer(train).fit([text for texts in train.texts for text in texts])
     first = next(iter(data.scored))
     cut = len(train) - max(1, len(train) // 5)
-    beginning, end = _part(train, 0, cut), _part(train, cut, len(train))
+    beginning, end = taken(train, np.arange(cut)), taken(train, np.arange(cut, len(train)))
     with catch_warnings():
         simplefilter("ignore")  # of labels that no row has, and of steps that did not suffice
         judged = {
@@ -57,12 +78,10 @@ def linear_scores(task: Task, data: TaskData) -> dict[str, float]:
             for strength in _STRENGTHS
         }
         best = max(_STRENGTHS, key=lambda strength: judged[strength])
-        outputs = {
+        return {
             name: _outputs(vectorizer, task, data, train, rows, best)
             for name, rows in data.scored.items()
         }
-    scores = {n: _score(task, n, data, outputs[n], rows) for n, rows in data.scored.items()}
-    return {name: score for name, score in scores.items() if np.isfinite(score)}
 
 
 def _score(task: Task, name: str, data: TaskData, outputs: Outputs, rows: Rows) -> float:
@@ -70,12 +89,6 @@ def _score(task: Task, name: str, data: TaskData, outputs: Outputs, rows: Rows) 
         return mean_measure(metrics_of(task, name), outputs, rows, data.labels)
     except ValueError:  # undefined
         return -np.inf
-
-
-def _part(rows: Rows, begin: int, end: int) -> Rows:
-    texts = rows.texts[begin * rows.choices : end * rows.choices]
-    groups = rows.groups[begin:end]
-    return replace(rows, texts=texts, labels=rows.labels[begin:end], groups=groups)
 
 
 def _vectorizer(rows: Rows) -> Any:

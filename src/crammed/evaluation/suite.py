@@ -25,6 +25,7 @@ from crammed.evaluation.finetuning.jobs import (
     usual_threads,
 )
 from crammed.evaluation.folder import EvaluationFolder, outputs_file, submission_key
+from crammed.evaluation.folds import Fold, join, unfinished
 from crammed.evaluation.linear import linear_scores
 from crammed.evaluation.scores.judged import Judged
 from crammed.evaluation.scores.score import failed_json, positive_of, score_json, suite_means
@@ -32,6 +33,7 @@ from crammed.evaluation.scores.table import skipped_text
 from crammed.evaluation.twins import SharedTwins
 from crammed.files.hashes import json_hash
 from crammed.files.scratch import scratch_folder
+from crammed.tasks.folds import parts_of
 from crammed.tasks.read import read_task
 from crammed.tasks.rows import Rows, TaskData
 from crammed.tasks.task import OF_ONE, Suite, Task
@@ -47,6 +49,7 @@ class _PreparedTask:
     Attributes:
         key: digest of the data and of how it is read.
         jobs: one for each seed, pretrained and untrained.
+        folds: the parts that are fine-tuned on in place of all rows, if it is cross-validated.
         cut: how many sequences of each split were truncated.
     """
 
@@ -55,6 +58,7 @@ class _PreparedTask:
     key: str
     jobs: list[FinetuneJob]
     cut: dict[str, int]
+    folds: list[Fold]
 
     @property
     def linear_key(self) -> str:
@@ -149,15 +153,16 @@ class SuiteEvaluator:
                 except InputError as error:
                     failures[name] = str(error)
             jobs = [job for each in prepared for job in each.jobs]
-            threads = self._threads([job for job in jobs if not job.finished()])
+            threads = self._threads(_waiting(prepared))
             if self.twins is not None:
                 self.twins.take(suite.name, jobs)
-            unfinished = [job for job in jobs if not job.finished()]
             protocol = self.protocol.model_copy(update={"max_length": self.max_length})
             setup = FinetuneSetup(self.spec, protocol, self.numerics, threads)
             failures |= run_jobs(
-                unfinished, setup, self.backbone.parameters, self.jobs, self.progress
+                _waiting(prepared), setup, self.backbone.parameters, self.jobs, self.progress
             )
+            for each in prepared:
+                join(each.jobs, each.folds)
             self._share_twins(suite, jobs)
         found = [each for each in prepared if each.task.name not in failures]
         return self._score_all(suite, found, failures)
@@ -173,6 +178,8 @@ class SuiteEvaluator:
     ) -> None:
         """Fine-tune the model of one seed as `evaluate` has, and write its weights to a file.
 
+        Its outputs go beside the weights, as ``.npz``. With folds, it is trained on all rows.
+
         Raises:
             InputError: the task cannot be read, or fine-tuning fails.
         """
@@ -182,7 +189,8 @@ class SuiteEvaluator:
             threads = self._threads(prepared.jobs)
             protocol = self.protocol.model_copy(update={"max_length": self.max_length})
             setup = FinetuneSetup(self.spec, protocol, self.numerics, threads)
-            job = replace(prepared.jobs[seed], file=scratch / "outputs.npz", weights=weights)
+            file = weights.with_suffix(".npz")
+            job = replace(prepared.jobs[seed], file=file, weights=weights)
             failures = run_jobs([job], setup, self.backbone.parameters, 1, self.progress)
         if failures:
             raise InputError(f"task {task.name}: {failures[task.name]}")
@@ -223,8 +231,8 @@ class SuiteEvaluator:
             majority_class=_majority_class(data.train) if task.kind == "tokens" else 0,
         )
         # What was fine-tuned can be scored by another positive class. The hash of the data has the
-        # number of rows: evaluations of versions before `most_rows` are not trained again.
-        settings = task.model_dump(mode="json", exclude={"positive", "most_rows"})
+        # number of rows and folds: evaluations of versions without them are not trained again.
+        settings = task.model_dump(mode="json", exclude={"positive", "most_rows", "folds"})
         about = {"sha256": data.sha256, "task": settings, "labels": list(data.labels)}
         for score, rows in data.scored.items():
             self.folder.save_gold(suite.name, score, rows, about)
@@ -232,7 +240,17 @@ class SuiteEvaluator:
             of_test = {**about, "sha256": data.test_sha256[file]}
             self.folder.save_gold(suite.name, f"test-{file}", rows, of_test)
         key = json_hash([about, self.max_length])
-        return _PreparedTask(task, data, key, self._jobs(suite, shared, key), writer.cut)
+        jobs, cut = self._jobs(suite, shared, key), dict(writer.cut)
+        return _PreparedTask(task, data, key, jobs, cut, [*self._folds(data, shared, writer)])
+
+    def _folds(self, data: TaskData, whole: FinetuneTask, writer: _SplitWriter) -> Iterator[Fold]:
+        """Tokenize the parts of a task that is cross-validated."""
+        for number, part in enumerate(parts_of(data), 1):
+            train = writer.write("train", part.train)
+            scored = {name: writer.write(name, part.rows) for name in data.scored}
+            tokens = self.protocol.epochs * train.tokens
+            task = replace(whole, train=train, scored=scored, tokens=tokens)
+            yield Fold(number, task, part.places)
 
     def _jobs(self, suite: Suite, task: FinetuneTask, key: str) -> list[FinetuneJob]:
         """A job for each seed, and for each seed of the untrained model.
@@ -341,6 +359,10 @@ class _SplitWriter:
         written.write(tokens, rows.labels, counts)
         self.cut[split] = tokens.cut
         return written
+
+
+def _waiting(prepared: Sequence[_PreparedTask]) -> list[FinetuneJob]:
+    return [job for each in prepared for job in unfinished(each.jobs, each.folds)]
 
 
 def _majority_class(rows: Rows) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from crammed.evaluation.scores.judged import MOST_CLASSES, Judged, shortened
 from crammed.evaluation.scores.notes import notes
 from crammed.finetuned.folder import Description
+from crammed.tasks.task import Task
 
 
 def describe(description: Description, judged: Judged) -> str:
@@ -26,7 +27,7 @@ def describe(description: Description, judged: Judged) -> str:
         *[f"- {note}" for note in notes(description.scores)],
         "",
         f"The weights are those of seed {description.seed + 1}, whose score is the median. Inputs "
-        f"are truncated at {description.max_length} tokens.",
+        f"are truncated at {description.max_length} tokens.{_folds(task)}",
         "",
         "```sh",
         "crammed predict path/to/this/folder --data rows.csv",
@@ -46,6 +47,12 @@ def describe(description: Description, judged: Judged) -> str:
             for text, label, guess, share in mistakes
         ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _folds(task: Task) -> str:
+    if not task.folds:
+        return ""
+    return f" They were trained on all rows; the score is of {task.folds}-fold cross-validation."
 
 
 def _score_line(name: str, score: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from crammed.errors import CrammedError, InputError
 from crammed.evaluation.backbones.huggingface_files import find
 from crammed.evaluation.evaluation import WITHOUT_FINETUNING, Request, evaluate
+from crammed.evaluation.finetuning.arrays import load_arrays
 from crammed.evaluation.folder import default_folder, read_outputs
 from crammed.evaluation.protocol import protocol_for
 from crammed.evaluation.scores.judged import Judged
@@ -71,7 +72,7 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
         source = find(model)[1]
         with new_folder(out) as folder:
             write_model(folder, source, weights, described)
-            judged = _judged(folder, request, read, suite, result)
+            judged = _judged(folder, request, read, suite, result, weights.with_suffix(".npz"))
             write_text(folder / "README.md", describe(described, judged))
     about = {"out": str(out), "scores": described.scores, "classes": judged.classes()}
     return {**result, **about}
@@ -111,9 +112,17 @@ def _description(model: str, task: Task, data: TaskData, result: dict[str, Any])
 
 
 def _judged(
-    folder: Path, request: Request, data: TaskData, suite: Suite, result: dict[str, Any]
+    folder: Path,
+    request: Request,
+    data: TaskData,
+    suite: Suite,
+    result: dict[str, Any],
+    retrained: Path,
 ) -> Judged:
     """The folder's model on the first of the scored splits, compared with the one fine-tuned.
+
+    Args:
+        retrained: outputs of the model in the folder; with folds, others are judged.
 
     Raises:
         CrammedError: its outputs differ.
@@ -125,8 +134,11 @@ def _judged(
     task = predictor.description.task
     outputs = predictor.outputs(data.scored[name])
     wanted = read_outputs(Path(result["folder"]), suite.name, task.name, result["seed"])[name]
-    difference = float(np.abs(outputs - wanted).max())
-    if not difference <= TOLERANCE * max(1.0, float(np.abs(wanted).max())):
+    own = wanted
+    if task.folds and (loaded := load_arrays(retrained)) is not None:
+        own = loaded[0][name]
+    difference = float(np.abs(outputs - own).max())
+    if not difference <= TOLERANCE * max(1.0, float(np.abs(own).max())):
         raise CrammedError(
             f"the kept model's outputs differ from those it was judged by, by {difference:.3g}: "
             "not kept"

@@ -7,6 +7,7 @@ read       a task -> its rows; errors name the file and the line or row
 columns    one record -> texts, label and group
 labels     one label -> class number or value
 rows       the rows that were read
+folds      training rows in parts, to be cross-validated
 pairs      the pairs of sentences of BLiMP
 texts      all texts of a suite, to find them elsewhere
 """

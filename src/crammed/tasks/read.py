@@ -91,13 +91,19 @@ def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True)
         placed = split.records()
         return read_rows(split.shown, placed, columns, choices=rows.choices, labelled=labelled)
 
-    scored_rows = {n: read(each, task.numbers[n], labelled=True) for n, each in scored.items()}
+    if task.folds:
+        _check_folds(train, task.folds, rows)
+        scored_rows = dict.fromkeys(scored, rows)
+    else:
+        scored_rows = {n: read(each, task.numbers[n], labelled=True) for n, each in scored.items()}
     test_rows = {n: read(each, task.test[n], labelled=False) for n, each in tests.items()}
     digest = hashlib.sha256()
     for split in (train, *scored.values()):
         digest.update(f"{split.digest()}\n".encode())
     if task.most_rows:
         digest.update(f"{task.most_rows} rows\n".encode())
+    if task.folds:
+        digest.update(f"{task.folds} folds\n".encode())
     return TaskData(
         train=rows,
         scored=scored_rows,
@@ -105,6 +111,7 @@ def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True)
         labels=names,
         sha256=digest.hexdigest(),
         test_sha256={name: _sha256(split.digest()) for name, split in tests.items()},
+        folds=task.folds or 0,
     )
 
 
@@ -236,6 +243,13 @@ def _check_training(split: FoundSplit, task: Task, rows: Rows, names: Sequence[s
         single = f"{labels.flat[0]:g}"
         value = names[int(single)] if names and labels.ndim == 1 else single
         raise InputError(f"{split.shown}: every label is {value}: there is nothing to learn")
+
+
+def _check_folds(split: FoundSplit, folds: int, rows: Rows) -> None:
+    """Raise an InputError if a part would have no row."""
+    units, of = (len({*rows.groups}), "groups") if rows.groups else (len(rows), "rows")
+    if units < folds:
+        raise InputError(f"{split.shown}: {units} {of} are too few for {folds} folds")
 
 
 def read_rows(

@@ -50,6 +50,7 @@ class TaskData:
         labels: names of the classes in the order of their numbers; empty for regression.
         sha256: digest of the files of the training and scored splits.
         test_sha256: digest of the unlabelled split for each leaderboard file.
+        folds: how many parts the training rows, which are scored, are cross-validated in, if any.
     """
 
     train: Rows
@@ -58,6 +59,7 @@ class TaskData:
     labels: tuple[str, ...]
     sha256: str
     test_sha256: dict[str, str] = field(default_factory=dict)
+    folds: int = 0
 
     @property
     def outputs(self) -> int:

@@ -137,6 +137,8 @@ class Task(Section):
     train: str = "train"
     most_rows: PositiveInt | None = None
     """Training rows to use at most: if there are more, a sample, always the same."""
+    folds: Annotated[int, Field(ge=2, le=100)] | None = None
+    """Score the training rows by cross-validation in this many parts; no other split is scored."""
     scored: dict[str, Scored] = Field(default_factory=dict)
     """Name of a number -> the split that it is the score on; see `numbers`."""
     test: dict[str, SplitSpec] = Field(default_factory=dict)
@@ -147,8 +149,9 @@ class Task(Section):
 
     @property
     def numbers(self) -> dict[str, Scored]:
-        """The task's scores by name; without `scored`, only the score on its validation split."""
-        return self.scored or {self.name: Scored()}
+        """The task's scores by name; without `scored`, only the score on its validation split, or
+        with `folds` on its training split."""
+        return self.scored or {self.name: Scored(split=self.train) if self.folds else Scored()}
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -174,6 +177,8 @@ class Task(Section):
             yield f"kind {kind} takes one column in text, not {len(self.text)}"
         if kind == "tokens" and "{" in self.text[0]:
             yield "kind tokens takes a column in text, not a template"
+        if self.folds and (self.scored or self.test):
+            yield "folds scores the training split: leave out scored and test"
         if kind == "tokens" and self.test:
             yield "kind tokens has no test: a submission has one answer for each row"
         if (kind == "choice") != bool(self.choices):

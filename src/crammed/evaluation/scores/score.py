@@ -150,6 +150,8 @@ def _provenance(task: Task, name: str, data: TaskData) -> Json:
     }
     if found["official"] is False:
         found["official_rows"] = official
+    if task.folds:
+        found["folds"] = task.folds
     if skipped := {split: each.skipped for split, each in splits.items() if each.skipped}:
         found["skipped"] = skipped
     return found

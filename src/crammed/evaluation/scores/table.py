@@ -58,6 +58,8 @@ def rows_text(score: Json) -> str:
     for split, count in score["rows"].items():
         of = official.get(split, count)
         parts.append(f"{count:,}{f' of {of:,}' if of != count else ''}")
+    if folds := score.get("folds"):
+        parts[-1] += f" in {folds} folds"
     return " + ".join(parts) + (": partial" if score["official"] is False else "")
 
 
