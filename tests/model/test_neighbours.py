@@ -23,7 +23,9 @@ CPU = torch.device("cpu")
 def without_content(attention: Attention, length: int = 24) -> Tensor:
     """How much each of so many equal tokens attends to each, [H, S, S]."""
     x = torch.zeros(1, length, attention.width)
-    found = attention.probabilities(x, attention.position_encoding.tables(length, x.device), None)
+    found = attention.probabilities(
+        x, attention.position_encoding.tables(torch.arange(length)), None
+    )
     return found[0]
 
 
@@ -68,7 +70,7 @@ def test_the_token_after_is_at_distance_one() -> None:
         attention.out.weight.copy_(torch.eye(attention.width))
     x = torch.zeros(1, 8, attention.width)
     x[0, 5] = 1.0
-    mixed = attention(x, attention.position_encoding.tables(8, x.device), None)
+    mixed = attention(x, attention.position_encoding.tables(torch.arange(8)), None)
     assert mixed[0].sum(-1).argmax() == 4
 
 

@@ -42,7 +42,7 @@ def model_card(final: TrainedModel, format: str, training: Training | None) -> s
         "",
         f"{parameters(config, final.vocab_size):,} parameters, {config.layers} layers of width "
         f"{config.width}, vocabulary {final.vocab_size:,}, trained on rows of {final.row_length} "
-        f"tokens; inputs of up to {config.max_length} tokens.",
+        "tokens, which no input should exceed.",
         "",
     ]
     if training is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -78,6 +78,7 @@ def export(
     """
     check_vacant(out, "--to")
     chosen, reasons = _choose(final, wanted)
+    trained, final = final, as_long_as_trained(final)
     weights = {**final.weights, **initial_pooler(final.config)}
     with new_folder(out) as folder:
         if chosen == "custom":
@@ -92,7 +93,7 @@ def export(
         save_weights(folder / "model.safetensors", weights, format="pt")
         _write_tokenizer(final, folder)
         (folder / "README.md").write_text(model_card(final, chosen, training), "utf-8")
-        difference = verify(final, folder, custom=chosen == "custom")
+        difference = verify(trained, folder, custom=chosen == "custom")
     return Exported(out, chosen, tuple(reasons), difference)
 
 
@@ -108,6 +109,17 @@ def _choose(final: TrainedModel, wanted: Format) -> tuple[str, list[str]]:
         if wanted == "auto":
             reasons.append(f"not {name}: {'; '.join(obstacles)}")
     return "custom", reasons
+
+
+def as_long_as_trained(final: TrainedModel) -> TrainedModel:
+    """The model for inputs of up to a row of its training, without positions never trained."""
+    longest = final.trained_length
+    weights = dict(final.weights)
+    if (table := weights.get("encoder.positions.weight")) is not None:
+        weights["encoder.positions.weight"] = table[:longest].clone()
+    return replace(
+        final, config=final.config.model_copy(update={"max_length": longest}), weights=weights
+    )
 
 
 def initial_pooler(config: ModelConfig) -> dict[str, Tensor]:
@@ -203,7 +215,7 @@ def verify(final: TrainedModel, folder: Path, *, custom: bool) -> float | None:
         from transformers import AutoModelForMaskedLM
     except ImportError:
         return None
-    length = min(32, final.config.max_length)
+    length = min(512, final.trained_length)
     draw = torch.Generator().manual_seed(0)
     specials = Specials.of(final.tokenizer)
     ids = torch.randint(final.vocab_size, (2, length), generator=draw)

@@ -2,11 +2,13 @@
 
 Copied next to an exported model together with the encoder's files; needs torch and transformers
 4.48 or newer. Each class has the inputs and outputs of its BERT counterpart in transformers, except
-for the inputs `position_ids` and `head_mask`.
+for the input `head_mask`. Without `position_ids`, a text begins at position 0 behind padding, so it
+has the same outputs whichever side it is padded on.
 
 Shapes: B rows, S tokens, D width, V vocabulary, C choices.
 """
 
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +29,7 @@ from transformers.modeling_outputs import (
 # Old versions of transformers copy only the files that this one imports itself.
 from .attention import Attention  # noqa: F401
 from .blocks import Embedding, Linear
-from .classifiers import SequenceClassifier, TokenClassifier
+from .classifiers import SequenceClassifier, TokenClassifier, first_token
 from .encoder import Encoder, MaskedLM
 from .feedforward import FeedForward  # noqa: F401
 from .mixers import MIXERS  # noqa: F401
@@ -122,13 +124,13 @@ class CrammedPreTrainedModel(PreTrainedModel):
         `attentions` are computed separately from the forward pass, without dropout.
 
         Args:
-            given: token ids, mask and types [B, S], and embeddings [B, S, D].
+            given: token ids, mask, types and positions [B, S], and embeddings [B, S, D].
 
         Raises:
-            ValueError: neither or both of token ids and embeddings are given, or a model with value
-                embeddings is given no ids.
+            ValueError: neither or both of token ids and embeddings are given, a model with value
+                embeddings is given no ids, or the input is too long for the model.
         """
-        input_ids, attention_mask, token_type_ids, inputs_embeds = given
+        input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds = given
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
         if output_attentions is None:
@@ -137,7 +139,9 @@ class CrammedPreTrainedModel(PreTrainedModel):
             output_hidden_states = self.config.output_hidden_states
         tokens = self.encoder.tokens(input_ids) if inputs_embeds is None else inputs_embeds
         mask = None if attention_mask is None else attention_mask.bool()
-        x, *given = self.encoder.prepare(tokens, mask, token_type_ids, input_ids)
+        if position_ids is None:
+            position_ids = self._positions(tokens.shape[1], mask)
+        x, *given = self.encoder.prepare(tokens, mask, token_type_ids, input_ids, position_ids)
         states, attentions = [x], []
         for layer in self.encoder.in_turn():
             shares = layer.probabilities(x, *given) if output_attentions else None
@@ -154,6 +158,25 @@ class CrammedPreTrainedModel(PreTrainedModel):
             hidden_states=tuple(states) if output_hidden_states else None,
             attentions=tuple(attentions) or None,
         )
+
+    def _positions(self, length: int, mask: Tensor | None) -> Tensor | None:
+        """The positions [B, S] of tokens that are given without; None is 0 to S - 1.
+
+        Raises:
+            ValueError: there are more tokens than positions.
+        """
+        longest = self.config.max_position_embeddings
+        if length > longest:
+            fault = (
+                f"an input has {length} tokens, and the model was trained on at most {longest}: "
+                "shorten it, such as by truncation=True in the tokenizer"
+            )
+            if self.encoder.position_encoding.bounded:
+                raise ValueError(fault)
+            warnings.warn(fault, stacklevel=4)
+        if mask is None:
+            return None
+        return (torch.arange(length, device=mask.device) - first_token(mask)).clamp(min=0)
 
     def give(
         self, kind: type, encoded: BaseModelOutput, return_dict: bool | None, **values: Any
@@ -176,12 +199,13 @@ class CrammedModel(CrammedPreTrainedModel):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> BaseModelOutput | tuple[Any, ...]:
-        given = input_ids, attention_mask, token_type_ids, inputs_embeds
+        given = input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds
         encoded = self.encode(given, output_attentions, output_hidden_states)
         return self.give(
             BaseModelOutput, encoded, return_dict, last_hidden_state=encoded.last_hidden_state
@@ -216,6 +240,7 @@ class _WithHead(CrammedPreTrainedModel):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         output_attentions: bool | None = None,
@@ -223,7 +248,7 @@ class _WithHead(CrammedPreTrainedModel):
         return_dict: bool | None = None,
     ) -> Any:
         given: tuple[Tensor | None, ...]
-        given = input_ids, attention_mask, token_type_ids, inputs_embeds
+        given = input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds
         if self.of_choices:
             given = tuple(None if each is None else each.flatten(0, 1) for each in given)
         encoded = self.encode(given, output_attentions, output_hidden_states)
@@ -326,6 +351,7 @@ class CrammedForQuestionAnswering(CrammedPreTrainedModel):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
@@ -333,7 +359,7 @@ class CrammedForQuestionAnswering(CrammedPreTrainedModel):
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> QuestionAnsweringModelOutput | tuple[Any, ...]:
-        given = input_ids, attention_mask, token_type_ids, inputs_embeds
+        given = input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds
         encoded = self.encode(given, output_attentions, output_hidden_states)
         start, end = TokenClassifier.classify(self, encoded.last_hidden_state).unbind(-1)
         loss = None

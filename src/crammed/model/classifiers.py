@@ -13,7 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from .blocks import Config, Linear
-from .encoder import Encoder, HeadTransform
+from .encoder import Encoder, HeadTransform, picked
+
+
+def first_token(mask: Tensor) -> Tensor:
+    """Where each text begins, [B, 1], by its mask [B, S]: padding may come before it."""
+    return mask.long().argmax(1, keepdim=True)
 
 
 def _mean(hidden: Tensor, mask: Tensor | None) -> Tensor:
@@ -67,8 +72,8 @@ class SequenceClassifier(nn.Module):
     def pooled(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """Hidden states [B, S, D] to what stands for the texts [B, D]."""
         if self.pooling == "first":
-            return hidden[:, 0]
-        return POOLINGS[self.pooling](hidden, None if mask is None else mask.unsqueeze(-1))
+            return hidden[:, 0] if mask is None else picked(hidden, first_token(mask))[:, 0]
+        return POOLINGS[self.pooling](hidden, None if mask is None else mask.bool().unsqueeze(-1))
 
     def classify(self, text: Tensor) -> Tensor:
         """What stands for the texts [B, D] to logits [B, outputs]."""

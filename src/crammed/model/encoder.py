@@ -193,7 +193,8 @@ class Encoder(nn.Module):
         Otherwise a compiler may compute their sines again in each layer.
         """
         dtype = self.compute_dtype or self.tokens.weight.dtype
-        tables = self.position_encoding.tables(length, self.tokens.weight.device)
+        at = torch.arange(length, device=self.tokens.weight.device)
+        tables = self.position_encoding.tables(at)
         self._tables = tuple(table.to(dtype) for table in tables)
 
     def in_turn(self) -> list[Layer]:
@@ -222,7 +223,12 @@ class Encoder(nn.Module):
         return self.through_layers(*prepared, positions=positions)
 
     def prepare(
-        self, tokens: Tensor, mask: Tensor | None, types: Tensor | None, ids: Tensor | None
+        self,
+        tokens: Tensor,
+        mask: Tensor | None,
+        types: Tensor | None,
+        ids: Tensor | None,
+        at: Tensor | None = None,
     ) -> tuple[Tensor, Tables, Tensor | None, Tensor | None, Tensor | None]:
         """The arguments of `through_layers`, from token vectors [B, S, D].
 
@@ -230,21 +236,23 @@ class Encoder(nn.Module):
             mask: as in `forward`.
             types: as in `forward`.
             ids: as in `forward`; None if only vectors are known.
+            at: the positions of the tokens, [B, S] or [1, S]; None counts from 0.
 
         Raises:
             ValueError: the model has value embeddings, and `ids` is None.
         """
         if self.widen is not None:
             tokens = self.widen(tokens)
-        x = self.position_encoding.embed(self, tokens)
+        x = self.position_encoding.embed(self, tokens, at)
         if self.config.token_types:
             x = x + (self.types.weight[0] if types is None else self.types(types))
         x = self.embedding_norm(x)
         if self.compute_dtype is not None:
             x = x.to(self.compute_dtype)
         tables = self._tables
-        if tables is None:
-            tables = self.position_encoding.tables(tokens.shape[1], tokens.device)
+        if tables is None or at is not None:
+            index = torch.arange(tokens.shape[1], device=tokens.device)
+            tables = self.position_encoding.tables(index if at is None else at[:, None])
         if mask is not None:
             mask = mask[:, None, None, :] if mask.dim() == 2 else mask[:, None]
         values = None

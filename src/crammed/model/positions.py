@@ -6,6 +6,7 @@ import math
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .blocks import Config, Embedding
@@ -21,9 +22,11 @@ class Positions:
 
     Attributes:
         native: formats of `crammed.export.native` whose model class computes the same.
+        bounded: whether positions from `max_length` on have no encoding.
     """
 
     native: ClassVar[frozenset[str]] = frozenset()
+    bounded: ClassVar[bool] = False
 
     def __init__(self, config: Config) -> None:
         pass
@@ -34,12 +37,20 @@ class Positions:
     def start(self, encoder: nn.Module, std: float, generator: torch.Generator | None) -> None:
         """Initialise parameters added by `register`; modules among them initialise themselves."""
 
-    def embed(self, encoder: nn.Module, x: Tensor) -> Tensor:
-        """Embeddings [B, S, D] with positions encoded in them."""
+    def embed(self, encoder: nn.Module, x: Tensor, at: Tensor | None) -> Tensor:
+        """Embeddings [B, S, D] with positions encoded in them.
+
+        Args:
+            at: the positions of the tokens, [B, S] or [1, S]; None counts from 0.
+        """
         return x
 
-    def tables(self, length: int, device: torch.device) -> Tables:
-        """Float32 tables that `attend` needs for rows of `length`; the same for every layer."""
+    def tables(self, at: Tensor) -> Tables:
+        """Float32 tables that `attend` needs; the same for every layer.
+
+        Args:
+            at: the positions of the tokens, [S], or [B, 1, S] where rows have their own.
+        """
         return ()
 
     def attend(
@@ -56,6 +67,7 @@ class LearnedPositions(Positions):
     """Adds a learned vector per position to the embeddings (Devlin et al. 2019)."""
 
     native = frozenset({"bert"})
+    bounded = True
 
     def __init__(self, config: Config) -> None:
         self._shape = config.max_length, config.width
@@ -63,17 +75,16 @@ class LearnedPositions(Positions):
     def register(self, encoder: nn.Module) -> None:
         encoder.positions = Embedding(*self._shape)
 
-    def embed(self, encoder: nn.Module, x: Tensor) -> Tensor:
+    def embed(self, encoder: nn.Module, x: Tensor, at: Tensor | None) -> Tensor:
         table = encoder.get_parameter("positions.weight")
-        return x + table[: x.shape[1]]
+        return x + (table[: x.shape[1]] if at is None else F.embedding(at, table))
 
 
-def sinusoidal_table(length: int, width: int, device: torch.device) -> Tensor:
-    """Interleaved sines and cosines of Vaswani et al. 2017, [length, width] float32."""
-    position = torch.arange(length, device=device, dtype=torch.float32)[:, None]
-    pair = torch.arange(0, width, 2, device=device, dtype=torch.float32)
-    angle = position * torch.exp(pair * (-math.log(10000.0) / width))
-    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)[:, :width]
+def sinusoidal_table(at: Tensor, width: int) -> Tensor:
+    """Interleaved sines and cosines of Vaswani et al. 2017, [..., width] float32."""
+    pair = torch.arange(0, width, 2, device=at.device, dtype=torch.float32)
+    angle = at[..., None].float() * torch.exp(pair * (-math.log(10000.0) / width))
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., :width]
 
 
 class SinusoidalPositions(Positions):
@@ -82,8 +93,12 @@ class SinusoidalPositions(Positions):
     def __init__(self, config: Config) -> None:
         self._width = config.width
 
-    def embed(self, encoder: nn.Module, x: Tensor) -> Tensor:
-        return x + sinusoidal_table(x.shape[1], self._width, x.device).to(x.dtype)
+    def embed(self, encoder: nn.Module, x: Tensor, at: Tensor | None) -> Tensor:
+        return x + self._table(x, at).to(x.dtype)
+
+    def _table(self, x: Tensor, at: Tensor | None) -> Tensor:
+        at = torch.arange(x.shape[1], device=x.device) if at is None else at
+        return sinusoidal_table(at, self._width)
 
 
 class ScaledSinusoidalPositions(SinusoidalPositions):
@@ -95,19 +110,15 @@ class ScaledSinusoidalPositions(SinusoidalPositions):
     def start(self, encoder: nn.Module, std: float, generator: torch.Generator | None) -> None:
         nn.init.constant_(encoder.get_parameter("position_scale"), self._width**-0.5)
 
-    def embed(self, encoder: nn.Module, x: Tensor) -> Tensor:
+    def embed(self, encoder: nn.Module, x: Tensor, at: Tensor | None) -> Tensor:
         scale = encoder.get_parameter("position_scale")
-        table = sinusoidal_table(x.shape[1], self._width, x.device)
-        return x + (scale * table).to(x.dtype)
+        return x + (scale * self._table(x, at)).to(x.dtype)
 
 
-def rotary_table(
-    length: int, head_dim: int, theta: float, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of rotary angles, each [length, head_dim] float32, the halves equal."""
-    exponent = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
-    position = torch.arange(length, device=device, dtype=torch.float32)
-    angle = torch.outer(position, 1.0 / theta**exponent)
+def rotary_table(at: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of rotary angles, each [..., head_dim] float32, the halves equal."""
+    exponent = torch.arange(0, head_dim, 2, device=at.device, dtype=torch.float32) / head_dim
+    angle = at[..., None].float() * (1.0 / theta**exponent)
     angle = torch.cat((angle, angle), dim=-1)
     return angle.cos(), angle.sin()
 
@@ -127,15 +138,15 @@ class RotaryPositions(Positions):
     def __init__(self, config: Config) -> None:
         self._head_dim, self._theta = config.head_dim, config.rotary_theta
 
-    def tables(self, length: int, device: torch.device) -> Tables:
-        return rotary_table(length, self._head_dim, self._theta, device)
+    def tables(self, at: Tensor) -> Tables:
+        return rotary_table(at, self._head_dim, self._theta)
 
     def query_for(self, key: Tensor, distance: int) -> Tensor:
         """The query [K] that scores highest `distance` tokens ahead, where all keys are `key` [K].
 
         Both are rotated by position, so their score depends only on how far apart they are.
         """
-        cos, sin = (table[-1] for table in self.tables(abs(distance) + 1, key.device))
+        cos, sin = self.tables(torch.tensor(abs(distance), device=key.device))
         return rotate(key, (cos, sin if distance > 0 else -sin))
 
     def attend(
@@ -153,16 +164,16 @@ class AlibiPositions(Positions):
     def __init__(self, config: Config) -> None:
         self._heads = config.width // config.head_dim
 
-    def tables(self, length: int, device: torch.device) -> Tables:
-        position = torch.arange(length, device=device)
-        head = torch.arange(1, self._heads + 1, device=device)
+    def tables(self, at: Tensor) -> Tables:
+        head = torch.arange(1, self._heads + 1, device=at.device)
         slopes = 2.0 ** (-8.0 * head / self._heads)
-        return (-slopes[:, None, None] * (position[:, None] - position[None, :]).abs(),)
+        at = at.reshape(-1, 1, at.shape[-1])  # the heads come second
+        return (-slopes[:, None, None] * (at[..., :, None] - at[..., None, :]).abs(),)
 
     def attend(
         self, q: Tensor, k: Tensor, mask: Tensor | None, tables: Tables
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        bias = tables[0][None].to(q.dtype)
+        bias = tables[0].to(q.dtype)
         return q, k, bias if mask is None else bias.masked_fill(~mask, -math.inf)
 
 

@@ -54,6 +54,11 @@ class TrainedModel:
     tokenizer: Tokenizer
     weights: dict[str, Tensor]
 
+    @property
+    def trained_length(self) -> int:
+        """The longest input that the model has seen, in tokens."""
+        return min(self.row_length, self.config.max_length)
+
     def masked_lm(self, device: torch.device) -> MaskedLM:
         """The model with these weights, in evaluation mode."""
         model = MaskedLM(self.config, self.vocab_size)
