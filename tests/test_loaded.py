@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch
 import crammed
 from crammed.errors import InputError
 from support.backbones import RECIPES
-from support.models import FAMILIES
+from support.models import FAMILIES, untrained, word_pieces
+from support.text import tiny
 
 TEXTS = ["the red fox", "my neighbour repairs seven lanterns under the bridge", "a"]
 
@@ -51,6 +53,22 @@ def test_gaps_are_filled_as_the_model_says(model_folders: dict[str, Path], name:
         ]
     with pytest.raises(InputError, match="the text has no gap: write"):
         model.fill("no gap here")
+
+
+def test_texts_longer_than_the_rows_of_training(tmp_path: Path) -> None:
+    config = tiny("bert-base", "model.max_length=32").model
+    final = replace(untrained(word_pieces(), config), row_length=8)
+    final.save(tmp_path / "run" / "final")
+    model = crammed.load(tmp_path / "run", "cpu")
+    with pytest.warns(UserWarning, match="2 texts longer than 8 tokens lost their end") as warned:
+        vectors = model.encode([" ".join(["fox"] * 20), "the fox", " ".join(["fox"] * 30)])
+    assert [each.filename for each in warned] == [__file__]
+    np.testing.assert_allclose(vectors[0], vectors[2], atol=1e-5)
+    model.encode(["fox " * 20], 6)  # a limit of one's own is no surprise
+    with pytest.raises(InputError, match="was trained on texts of at most 8 tokens: choose"):
+        model.encode(["fox"], 9)
+    with pytest.raises(InputError, match="the text is longer than the 8 tokens that run was"):
+        model.fill("fox " * 20 + "[MASK]")
 
 
 def test_what_is_not_there(model_folders: dict[str, Path], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,7 @@ from crammed.evaluation.finetuning.engine import Numerics, predict
 from crammed.finetuned.folder import DESCRIPTION
 from crammed.finetuned.prediction import Predictor
 from crammed.machine.device import choose_device
+from crammed.quantity import truncated
 from crammed.tasks.rows import Rows, Texts
 
 Text = str | Sequence[str]
@@ -60,12 +62,23 @@ class Model:
         """The mean of the hidden states of each text's tokens, [N, D].
 
         Args:
-            max_length: truncates texts at this many tokens; None is the model's limit.
+            max_length: truncates texts at this many tokens; None is the length that the model was
+                trained on, and warns of texts that are longer.
+
+        Raises:
+            InputError: the model was not trained on texts of `max_length` tokens.
         """
         if not len(texts):
             return np.empty((0, self.backbone.width or 0), np.float32)
-        length = max_length or self.backbone.max_length
-        tokens = self.backbone.tokenize([*map(_texts, texts)], length, words=False)
+        longest = self.backbone.trained_length
+        if max_length is not None and max_length > longest:
+            raise InputError(
+                f"{self.backbone.name} was trained on texts of at most {longest} tokens: choose "
+                f"max_length={longest} or less"
+            )
+        tokens = self.backbone.tokenize([*map(_texts, texts)], max_length or longest, words=False)
+        if max_length is None:
+            _warn(tokens.cut, longest)
         labels = np.zeros(len(texts), np.float32)
         rows = EncodedSplit(tokens, labels, 1, self.backbone.pad, self.device)
         return predict(_Mean(self.model), rows, self._numerics)
@@ -77,10 +90,17 @@ class Model:
             text: with the tokenizer's mask token, such as ``[MASK]``, in each gap.
 
         Raises:
-            InputError: the text has no gap, or the model has no masked-language-model head.
+            InputError: the text has no gap or is too long, or the model has no
+                masked-language-model head.
         """
         backbone = self.backbone
-        ids = backbone.tokenize([(text,)], backbone.max_length, words=False).ids.astype(np.int64)
+        tokens = backbone.tokenize([(text,)], backbone.trained_length, words=False)
+        if tokens.cut:
+            raise InputError(
+                f"the text is longer than the {backbone.trained_length} tokens that "
+                f"{backbone.name} was trained on: shorten it"
+            )
+        ids = tokens.ids.astype(np.int64)
         gaps = np.flatnonzero(ids == backbone.mask)
         if not len(gaps):
             raise InputError(f"the text has no gap: write {self._mask} where a word is missing")
@@ -106,7 +126,10 @@ class Model:
             raise InputError("a model of kind choice takes a file: crammed predict DIR --data FILE")
         rows = [_texts(each) for each in texts]
         labels = np.zeros(len(rows), np.float32)
-        return list(predictor.answers(Rows(rows, labels))) if rows else []
+        before = predictor.cut
+        answers = list(predictor.answers(Rows(rows, labels))) if rows else []
+        _warn(predictor.cut - before, predictor.longest)
+        return answers
 
     @property
     def tokenizer(self) -> Any:
@@ -156,6 +179,12 @@ class _Mean(nn.Module):
         hidden: Tensor = self.encoder(ids, mask, types).float()
         kept = mask[..., None]
         return torch.where(kept, hidden, 0.0).sum(1) / kept.sum(1)
+
+
+def _warn(cut: int, length: int) -> None:
+    """Warn the caller of the caller of texts that were truncated."""
+    if cut:
+        warnings.warn(truncated(cut, length), stacklevel=3)
 
 
 def _texts(text: Text) -> Texts:

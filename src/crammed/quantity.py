@@ -55,3 +55,9 @@ def beside_unigram(loss: float, unigram: float) -> str:
     if float(difference) == 0.0:
         return "level with the unigram model"
     return f"{difference} nats {'below' if loss < unigram else 'above'} the unigram model"
+
+
+def truncated(count: int, length: int) -> str:
+    """How many texts were too long: ``2 texts longer than 128 tokens lost their end``."""
+    whose = "its" if count == 1 else "their"
+    return f"{counted(count, 'text')} longer than {length:,} tokens lost {whose} end"

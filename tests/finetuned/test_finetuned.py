@@ -253,6 +253,10 @@ def test_the_commands(data: Path, encoders: dict[str, Path]) -> None:
     with (here / "out.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     assert [line["predicted"] for line in table] == [json.loads(each)["predicted"] for each in said]
+    (here / "long.jsonl").write_text(json.dumps({"text": "the garden " * 40}))
+    long = command.crammed("predict", here / "kept", "--data", here / "long.jsonl")
+    assert (long.returncode, len(long.stdout.splitlines())) == (0, 1)
+    assert "note: 1 text longer than 24 tokens lost its end" in long.stderr.splitlines()
     for name, message in (
         ("no.csv", f"error: no such file: {here / 'no.csv'}"),
         ("kept", "is of no known format: name a file that ends in .jsonl, .csv"),

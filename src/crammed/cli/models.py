@@ -239,6 +239,7 @@ def predict(
     from crammed.finetuned.output import check_format, print_rows, write_rows
     from crammed.finetuned.prediction import Predictor
     from crammed.interface.asking import compute_config, shown_progress
+    from crammed.quantity import truncated
 
     if out is not None:
         check_file(out)
@@ -248,9 +249,11 @@ def predict(
     answers = predictor.predict(data)
     if out is None:
         print_rows(answers)
-        return
-    with shown_progress() as progress:
-        write_rows(out, answers, progress)
+    else:
+        with shown_progress() as progress:
+            write_rows(out, answers, progress)
+    if predictor.cut:
+        typer.echo(f"note: {truncated(predictor.cut, predictor.longest)}", err=True)
 
 
 def report(

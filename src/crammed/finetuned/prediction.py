@@ -31,14 +31,19 @@ _AT_ONCE = 4096
 """Rows that are read, predicted and written at a time."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Predictor:
-    """A fine-tuned model, ready to predict."""
+    """A fine-tuned model, ready to predict.
+
+    Attributes:
+        cut: how many texts have been truncated so far.
+    """
 
     description: Description
     backbone: HuggingFaceBackbone
     model: nn.Module
     numerics: Numerics
+    cut: int = 0
 
     @classmethod
     def load(
@@ -71,11 +76,16 @@ class Predictor:
         """Name of the class of transformers that holds the model."""
         return type(classifier_of(self.model)).__name__
 
+    @property
+    def longest(self) -> int:
+        """Tokens at which texts are truncated."""
+        return min(self.description.max_length, self.backbone.max_length)
+
     def outputs(self, rows: Rows) -> Outputs:
         """The model's outputs for rows, or for kind tokens for their words; see `Outputs`."""
         words = self.description.task.kind == "tokens"
-        length = min(self.description.max_length, self.backbone.max_length)
-        tokens = self.backbone.tokenize(rows.texts, length, words=words)
+        tokens = self.backbone.tokenize(rows.texts, self.longest, words=words)
+        self.cut += tokens.cut
         counts = np.array([len(texts) for texts in rows.texts], np.int64) if words else None
         labels = np.zeros(len(rows) if counts is None else int(counts.sum()), np.float32)
         device = self.numerics.device

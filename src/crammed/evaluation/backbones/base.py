@@ -39,6 +39,8 @@ class Backbone(Protocol):
     """Width of the hidden states; None if unknown."""
     max_length: int
     """Length of the longest sequence in tokens, special tokens included."""
+    trained_length: int
+    """Length of the longest sequence it was pretrained on; `max_length` if unknown."""
     pad: int
     """Id of the padding token."""
     mask: int | None

@@ -65,7 +65,7 @@ class HuggingFaceBackbone:
             )
         self.parameters = self._count(base)
         self.width: int | None = getattr(self._config, "hidden_size", None)
-        self.max_length = self._longest(base)
+        self.max_length = self.trained_length = self._longest(base)
         with loading(name, "tokenizer"):  # transformers looks up special tokens only here
             self._check_tokenizer(base)
             self.pad: int = self.tokenizer.pad_token_id

@@ -43,6 +43,7 @@ class RunBackbone:
         self.parameters = parameters(final.config, final.vocab_size)
         self.width: int | None = final.config.width
         self.max_length = final.config.max_length
+        self.trained_length = final.trained_length
         self.pad = specials.pad
         self.mask: int | None = specials.mask
         self.sep: int | None = specials.sep
