@@ -185,6 +185,16 @@ def test_other_commands_take_the_run_for_its_exported_model(run: Path) -> None:
         load_trained(run)
 
 
+def test_a_pooler_is_kept(run: Path) -> None:
+    from transformers import AutoModel
+
+    before = AutoModel.from_pretrained(run.parent / "headless")
+    after, info = AutoModel.from_pretrained(run / "export", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert torch.equal(after.pooler.dense.weight, before.pooler.dense.weight)
+    assert not torch.equal(after.embeddings.LayerNorm.weight, before.embeddings.LayerNorm.weight)
+
+
 def test_a_missing_head_depends_on_the_seed_alone(tmp_path: Path) -> None:
     save_model(tmp_path / "headless", "bert", "AutoModel")
     original = Original.find(str(tmp_path / "headless"))
@@ -235,6 +245,11 @@ def test_our_own_models_need_no_trust_and_altered_code_is_refused(
     assert result["export"]["format"] == "CrammedForMaskedLM"
     assert result["export"]["logit_difference"] < 1e-5
     assert Original.find(str(tmp_path / "run")).ours
+    one, other = (
+        load_file(each / "model.safetensors") for each in (folder, tmp_path / "run" / "export")
+    )
+    assert one.keys() == other.keys()
+    assert torch.equal(other["pooler.weight"], one["pooler.weight"])
     with (folder / "encoder.py").open("a") as file:
         file.write("print('altered')\n")
     with pytest.raises(InputError, match="comes with its own Python code"):

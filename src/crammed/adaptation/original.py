@@ -176,7 +176,8 @@ class Original:
             setattr(theirs.config, name, value)
         with new_folder(out) as folder:
             with loading(self.name, "model"):
-                theirs.save_pretrained(folder)
+                weights = {**theirs.state_dict(), **self._pooler(theirs.base_model_prefix)}
+                theirs.save_pretrained(folder, state_dict=weights)
             mode = (folder / "config.json").stat().st_mode
             for file in folder.glob("*.safetensors"):  # readable only by its owner so far
                 file.chmod(mode)
@@ -191,6 +192,13 @@ class Original:
             (folder / "README.md").write_text(card, "utf-8")
             difference = self._difference(model, folder)
         return Exported(out, type(theirs).__name__, (), difference)
+
+    def _pooler(self, base: str) -> dict[str, Tensor]:
+        """The weights of the pooler, which a masked language model leaves out; none without one."""
+        kind = "AutoModelForSequenceClassification" if self.ours else "AutoModel"
+        prefix = "" if self.ours else f"{base}."
+        given = self.backbone.pretrained(kind).items()
+        return {f"{prefix}{name}": w for name, w in given if name.startswith("pooler.")}
 
     def _difference(self, model: HuggingFaceMaskedLM, folder: Path) -> float:
         """The largest difference in logits between a model and what a folder holds.

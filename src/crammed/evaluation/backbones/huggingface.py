@@ -128,7 +128,7 @@ class HuggingFaceBackbone:
             model = getattr(transformers, kind).from_config(config, **self._trust).float()
         if trained:
             if kind not in self._kept:
-                self._kept[kind] = self._pretrained(kind)
+                self._kept[kind] = self.pretrained(kind)
             result = model.load_state_dict(self._kept[kind], strict=False)
             assert not result.unexpected_keys, result
         return _Wrapped(model.train())
@@ -144,7 +144,7 @@ class HuggingFaceBackbone:
             raise InputError(f"{self.name} is not fine-tuned: its weights lack {_some(lost)}")
         return _Wrapped(model.eval())
 
-    def _pretrained(self, kind: str) -> dict[str, Tensor]:
+    def pretrained(self, kind: str) -> dict[str, Tensor]:
         """The weights that a class loads from the folder, except a classifier's last layer."""
         # If the folder holds a classifier, asking for one more label than it has excludes that.
         model, lost = self._load(
