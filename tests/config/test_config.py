@@ -155,6 +155,8 @@ def test_a_later_option_is_saved_only_where_it_is_set() -> None:
         ("model.mixer=fourier train.attention=document", "train.attention=row"),
         ("model.mixer=fourier model.zero_outputs=true", "zero_outputs: false"),
         ("model.mixer=none model.value_embeddings=true", "value_embeddings: false"),
+        ("model.key_heads=5", "do not divide 12 heads"),
+        ("model.mixer=none model.scope=causal", "scope: row"),
         ("model.norm=deepnorm", "set final_norm: false"),
         ("model.blocks=parallel model.norm=sandwich", "needs norm: pre"),
         ("model.ffn_every=17", "more than there are layers"),

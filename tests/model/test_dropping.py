@@ -66,6 +66,16 @@ def test_draws_depend_on_the_number_of_the_update_alone(name: str, cpu: Device) 
     )
 
 
+@pytest.mark.parametrize("scope", CHOICES["scope"])
+def test_padding_before_a_text_changes_nothing(scope: str) -> None:
+    """A token that may attend to nothing else attends to itself: its NaN would spread."""
+    model = random_model(configuration("crammed-2022", scope=scope, positions="none"))
+    ids = some_ids(2, 9)
+    padded = torch.cat((torch.full((2, 4), 17), ids), 1)
+    mask = torch.arange(13).expand(2, 13) >= 4
+    torch.testing.assert_close(model(padded, mask=mask)[:, 4:], model(ids))
+
+
 def test_what_stands_for_a_text() -> None:
     assert set(CHOICES["pooling"]) == {"first", *POOLINGS}
     twins: dict[str, Callable[[list[float]], float]] = {

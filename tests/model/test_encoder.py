@@ -57,7 +57,7 @@ def test_flops_of_the_paper_s_encoder() -> None:
 def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[int]) -> Tensor:
     """One row through the encoder, written out token by token and head by head."""
     state = dict(model.named_parameters())
-    width, dim = config.width, config.head_dim
+    width, dim, heads = config.width, config.head_dim, config.heads
     normformer = config.norm == "normformer"
     keep = (2 * config.layers * config.passes) ** 0.25 if config.norm == "deepnorm" else 1.0
 
@@ -87,8 +87,19 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
             y[i + dim // 2] = b * math.cos(angle) + a * math.sin(angle)
         return y
 
-    def attention(xs: list[Tensor], name: str) -> list[Tensor]:
-        parts = [linear(x, f"{name}.qkv").chunk(3) for x in xs]
+    def attention(xs: list[Tensor], name: str, index: int) -> list[Tensor]:
+        def parts_of(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            if not config.key_heads:
+                q, k, v = linear(x, f"{name}.qkv").chunk(3)
+                return q, k, v
+            times = heads // config.key_heads
+            k, v = (
+                torch.cat([head for head in part.split(dim) for _ in range(times)])
+                for part in linear(x, f"{name}.kv").chunk(2)
+            )
+            return linear(x, f"{name}.q"), k, v
+
+        parts = [parts_of(x) for x in xs]
         scale = state.get(f"{name.removesuffix('attention')}value_scale.weight")
         if scale is not None:
             table = state["encoder.values.weight"]
@@ -106,6 +117,10 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
                 if config.positions == "alibi":
                     slope = 2 ** (-8 * (head + 1) / config.heads)
                     scores -= slope * (torch.arange(len(xs)) - i).abs()
+                for j in range(len(xs)):
+                    far = abs(i - j) > config.window // 2 and index % config.global_every
+                    if (config.scope == "causal" and j > i) or (config.scope == "local" and far):
+                        scores[j] = -math.inf
                 weights = scores.exp() / scores.exp().sum()
                 gain = state[f"{name}.head_scales.weight"][head] if normformer else 1.0
                 outputs[i][at] = gain * sum(
@@ -128,7 +143,7 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
         if config.mixer == "none":
             return [torch.zeros_like(x) for x in xs]
         hybrid = config.mixer == "fourier-hybrid" and index >= config.layers - 2
-        return attention(xs, name) if config.mixer == "attention" or hybrid else fourier(xs)
+        return attention(xs, name, index) if config.mixer == "attention" or hybrid else fourier(xs)
 
     def ffn(x: Tensor, name: str) -> Tensor:
         if f"{name}.up.weight" not in state:

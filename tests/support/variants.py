@@ -29,6 +29,7 @@ NO_ATTENTION = {
     "qk_norm": "none",
     "attention_start": "random",
     "value_embeddings": False,
+    "scope": "row",
 }
 COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("norm", "post"): {"final_norm": False, "blocks": "serial"},
@@ -38,6 +39,8 @@ COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("blocks", "parallel"): {"norm": "pre"},
     **{("norm_kind", kind): {"norm_bias": False} for kind in ("rms", "scale", "none")},
     ("norm_bias", True): {"norm_kind": "layer"},
+    ("scope", "causal"): {"attention_start": "random"},
+    ("scope", "local"): {"window": 6, "global_every": 2},
     ("mixer", "fourier"): {**NO_ATTENTION, "zero_outputs": False},
     ("mixer", "fourier-hybrid"): {"layers": 3, "zero_outputs": False, "value_embeddings": False},
     ("mixer", "none"): NO_ATTENTION,
@@ -72,6 +75,7 @@ NUMBERS: list[dict[str, Any]] = [
     {"passes": 2},
     {"layers": 3, "ffn_every": 2},
     {"embedding_width": 24},
+    {"key_heads": 1, "attention_start": "random", "layers": 3},
     {"embedding_width": 24, "tied_decoder": False},
 ]
 """Values of other fields that change the structure of the model."""

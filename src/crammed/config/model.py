@@ -48,6 +48,13 @@ class ModelConfig(Section):
     )
     """What mixes the tokens of a row: attention, Fourier transforms without parameters, these with
     attention in the last two layers, or nothing."""
+    scope: Annotated[Literal["row", "causal", "local"], Later()] = "row"
+    """What a token attends to: all others, itself and those before it, or, except in every
+    `global_every`-th layer from the first, those at most half a `window` away."""
+    window: Annotated[Size, Later()] = 128
+    global_every: Annotated[Size, Later()] = 3
+    key_heads: Annotated[Size | None, Later()] = None
+    """Number of heads of keys and values, each for several heads of queries; null has as many."""
     max_length: Size = 128
     """The longest input, in tokens, and the number of learned positions."""
     token_types: Annotated[int, Field(ge=0, le=2**20)] = 0
@@ -169,6 +176,7 @@ class ModelConfig(Section):
             raise ValueError(f"rotary positions need an even head_dim, not {self.head_dim}")
         if self.classifier == "head-transform" and not self.head_transform:
             raise ValueError("classifier head-transform needs head_transform: true")
+        self._check_attention()
         if self.mixer != "attention":
             self._check_mixer()
         if self.norm_kind != "layer" and self.norm_bias:
@@ -181,6 +189,16 @@ class ModelConfig(Section):
             raise ValueError(f"ffn_every {self.ffn_every} is more than there are layers")
         return self
 
+    def _check_attention(self) -> None:
+        if self.scope == "causal" and self.attention_start == "neighbours":
+            raise ValueError("scope: causal looks at no token ahead: set attention_start: random")
+        if self.key_heads is None:
+            return
+        if self.heads % self.key_heads:
+            raise ValueError(f"key_heads {self.key_heads} do not divide {self.heads} heads")
+        if self.attention_start == "neighbours" or self.value_embeddings:
+            raise ValueError("key_heads needs attention_start: random and value_embeddings: false")
+
     def _check_mixer(self) -> None:
         if self.mixer != "none" and self.zero_outputs:
             raise ValueError(f"mixer {self.mixer} has no last product: set zero_outputs: false")
@@ -191,8 +209,11 @@ class ModelConfig(Section):
             or self.qkv_bias
             or self.qk_norm != "none"
             or self.attention_start != "random"
+            or self.scope != "row"
+            or self.key_heads is not None
         ):
             raise ValueError(
                 f"mixer {self.mixer} has no queries and keys: set positions other than rotary and "
-                "alibi, qkv_bias: false, qk_norm: none and attention_start: random"
+                "alibi, qkv_bias: false, qk_norm: none, attention_start: random, scope: row and "
+                "key_heads: null"
             )

@@ -20,12 +20,9 @@ dimensions in a new model then gives its neighbour 94 % of its attention."""
 
 
 class Attention(Block):
-    """Bidirectional softmax attention over [B, S, D] (Vaswani et al. 2017)."""
+    """Softmax attention over [B, S, D] (Vaswani et al. 2017), by default in both directions."""
 
-    # Queries, keys and values in this order, as in ModernBERT's Wqkv.
-    products = {"qkv": 3, "out": 1}  # noqa: RUF012
-
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, index: int = 0) -> None:
         super().__init__()
         self.width: int = config.width
         self.head_dim = config.head_dim
@@ -36,7 +33,21 @@ class Attention(Block):
         # NormFormer (Shleifer et al. 2021) scales what each head adds.
         heads = config.width // config.head_dim if config.norm == "normformer" else 0
         self.head_scales = Scales(*[1.0] * heads) if heads else None
-        self.qkv = Linear(config.width, 3 * config.width, bias=config.qkv_bias)
+        self.key_heads: int | None = config.key_heads
+        self.limited = config.scope == "causal" or bool(
+            config.scope == "local" and index % config.global_every
+        )
+        self.ahead: int = 0 if config.scope == "causal" else config.window // 2
+        self.behind: int | None = None if config.scope == "causal" else config.window // 2
+        if config.key_heads is None:
+            # Queries, keys and values in this order, as in ModernBERT's Wqkv.
+            self.products = {"qkv": 3, "out": 1}
+            self.qkv = Linear(config.width, 3 * config.width, bias=config.qkv_bias)
+        else:  # several heads of queries share one of keys and values (Ainslie et al. 2023)
+            self.products = {"q": 1, "kv": 2, "out": 1}
+            few = config.key_heads * config.head_dim
+            self.q = Linear(config.width, config.width, bias=config.qkv_bias)
+            self.kv = Linear(config.width, 2 * few, bias=config.qkv_bias)
         self.out = Linear(config.width, config.width, bias=config.linear_bias)
 
     def mixing(self, length: int) -> int:
@@ -47,13 +58,30 @@ class Attention(Block):
         self, x: Tensor, tables: Tables, mask: Tensor | None, values: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Queries, keys and values [B, H, S, K] and the mask, with positions encoded in them."""
-        q, k, v = self.qkv(x).unflatten(-1, (3, -1, self.head_dim)).permute(2, 0, 3, 1, 4)
+        if self.key_heads is None:
+            q, k, v = self.qkv(x).unflatten(-1, (3, -1, self.head_dim)).permute(2, 0, 3, 1, 4)
+        else:
+            q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            shared = self.kv(x).unflatten(-1, (2, -1, self.head_dim)).permute(2, 0, 3, 1, 4)
+            k, v = shared.repeat_interleave(q.shape[1] // self.key_heads, 2)
+        if self.limited:
+            mask = self._within_reach(mask, x)
         if self.norm_eps is not None:
             q, k = unit_rms(q, self.norm_eps), unit_rms(k, self.norm_eps)
         if values is not None:
             v = v + values.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
         q, k, mask = self.position_encoding.attend(q, k, mask, tables)
         return q, k, v, mask
+
+    def _within_reach(self, mask: Tensor | None, x: Tensor) -> Tensor:
+        """The mask, without tokens that are too far away; every token may attend to itself."""
+        place = torch.arange(x.shape[1], device=x.device)
+        ahead = place - place[:, None]
+        near = ahead <= self.ahead
+        if self.behind is not None:
+            near = near & (ahead >= -self.behind)
+        # Without this, padding might attend to nothing, and its NaN would spread.
+        return near if mask is None else (mask & near) | (ahead == 0)
 
     def probabilities(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
         """How much each token attends to each, before dropout, [B, H, S, S]; for inspection.

@@ -247,7 +247,7 @@ class Nothing(Block):
 
     products = {}  # noqa: RUF012
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, index: int = 0) -> None:
         super().__init__()
 
     def forward(self, x: Tensor, *_: Any) -> Tensor:

@@ -48,7 +48,7 @@ def _deviation(config: ModelConfig, is_output: bool) -> float:
 def _scale_for_deepnorm(weight: Tensor, product: Product, config: ModelConfig) -> None:
     """Deviations of Glorot and Bengio 2010, smaller but for queries and keys (Wang et al. 2022)."""
     for part, matrix in enumerate(weight.chunk(product.matrices)):
-        full = product.name == "qkv" and part < 2
+        full = part < {"qkv": 2, "q": 1, "kv": 1}.get(product.name, 0)
         gain = 1.0 if full else (8 * config.depth) ** -0.25
         matrix.mul_(gain * math.sqrt(2 / sum(matrix.shape)) / config.init_std)
 

@@ -23,7 +23,7 @@ class FourierMixing(Block):
 
     products = {}  # noqa: RUF012
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, index: int = 0) -> None:
         super().__init__()
         self.width: int = config.width
 
@@ -70,5 +70,5 @@ MIXERS: dict[str, type[Block]] = {
 def mixer_of(config: Config, index: int) -> Block:
     """The mixer of a layer."""
     if config.mixer == "fourier-hybrid" and index >= config.layers - HYBRID:
-        return Attention(config)
-    return MIXERS[config.mixer](config)
+        return Attention(config, index)
+    return MIXERS[config.mixer](config, index)

@@ -77,7 +77,8 @@ def traffic(
     fed = config.passes * math.ceil(config.layers / config.ffn_every)
     weights = fed * width * (config.ffn_width + hidden)
     weights += vocab * (config.embedding_width or width) * (1 if config.tied_decoder else 2)
-    weights += attention_depth(config) * 4 * width * width
+    few = (config.key_heads or config.heads) * config.head_dim
+    weights += attention_depth(config) * 2 * width * (width + few)
     head = tokens * width * element
     if config.head_transform:
         weights += width * width
