@@ -68,7 +68,7 @@ def test_seconds_become_flops(tmp_path: Path, corpus: Corpus, timed: dict[str, A
     own = update_flops(config.model, config.optim)
     assert found["muon@x1"] == pytest.approx(updates * (gradients + own), rel=1e-5)
     # An arm with another rate is as fast as the baseline, by whatever its budget is called.
-    assert sorted(timed["times"]) == sorted(3 * [("adamw", 0.4), ("adamw", 0.5), ("muon", 0.4)])
+    assert sorted(timed["times"]) == sorted(3 * [("adamw", 0.25), ("adamw", 0.5), ("muon", 0.25)])
 
 
 def test_a_study_goes_on_with_the_budgets_it_began_with(
