@@ -33,7 +33,7 @@ FLOORS = (
     ("study", "study.result"),
     ("study.spec",),
     ("loaded",),
-    ("adaptation",),
+    ("adaptation", "embedding"),
     ("finetuned",),
     ("evaluation",),
     ("planning",),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from crammed.interface.corpora import prepare as prepare
+    from crammed.interface.models import embed as embed
     from crammed.interface.models import evaluate as evaluate
     from crammed.interface.models import finetune as finetune
     from crammed.interface.results import read_run as read_run
@@ -21,6 +22,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "adapt": "interface.training",
+    "embed": "interface.models",
     "evaluate": "interface.models",
     "finetune": "interface.models",
     "load": "loaded",

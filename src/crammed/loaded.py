@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from crammed.config import ComputeConfig
 from crammed.errors import InputError
@@ -20,6 +20,7 @@ from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.finetuning.batches import EncodedSplit
 from crammed.evaluation.finetuning.engine import Numerics, predict
+from crammed.evaluation.vectors import MeanOfTokens
 from crammed.finetuned.folder import DESCRIPTION
 from crammed.finetuned.prediction import Predictor
 from crammed.machine.device import choose_device
@@ -81,7 +82,7 @@ class Model:
             _warn(tokens.cut, longest)
         labels = np.zeros(len(texts), np.float32)
         rows = EncodedSplit(tokens, labels, 1, self.backbone.pad, self.device)
-        return predict(_Mean(self.model), rows, self._numerics)
+        return predict(MeanOfTokens(self.model), rows, self._numerics)
 
     def fill(self, text: str, count: int = 5) -> list[list[tuple[str, float]]]:
         """The likeliest tokens for each gap in a text, with their probabilities, best first.
@@ -166,19 +167,6 @@ class Model:
     def _mask(self) -> str:
         known = self.backbone.mask
         return "[MASK]" if known is None else self.backbone.text_of([known])
-
-
-class _Mean(nn.Module):
-    """Hidden states to their mean over the tokens of each row."""
-
-    def __init__(self, encoder: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, ids: Tensor, mask: Tensor, types: Tensor | None) -> Tensor:
-        hidden: Tensor = self.encoder(ids, mask, types).float()
-        kept = mask[..., None]
-        return torch.where(kept, hidden, 0.0).sum(1) / kept.sum(1)
 
 
 def _warn(cut: int, length: int) -> None:

@@ -5,7 +5,10 @@ usage      wrong options and arguments, in one line
 training   run, pretrain
 planning   plan
 corpora    prepare, data show, data verify
-models     evaluate, report, export
+models     evaluate, finetune, predict, report, export
+adapting   adapt
+deciding   decide
+embedding  embed
 studies    study
 machine    recipes, runs, doctor
 options    options of several verbs

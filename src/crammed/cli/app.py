@@ -16,7 +16,17 @@ from typing import Annotated, Any, TextIO, cast
 import typer
 
 from crammed import __version__
-from crammed.cli import adapting, corpora, deciding, machine, models, planning, studies, training
+from crammed.cli import (
+    adapting,
+    corpora,
+    deciding,
+    embedding,
+    machine,
+    models,
+    planning,
+    studies,
+    training,
+)
 from crammed.cli.usage import UsageError, in_one_line, refuse_spaces
 from crammed.errors import CrammedError, InputError, Interrupted
 from crammed.terminal.quiet import silence, visible
@@ -40,6 +50,7 @@ for verb in (
     deciding.decide,
     models.evaluate,
     models.finetune,
+    embedding.embed,
     models.predict,
     models.report,
     models.export,
@@ -190,7 +201,7 @@ def _run(verb: str) -> None:
         InputError: it has no such option or argument, or lacks one.
     """
     refuse_spaces(sys.argv[1:])
-    if verb in ("run", "prepare", "adapt", "decide", "study"):
+    if verb in ("run", "prepare", "adapt", "decide", "embed", "study"):
         sys.argv[1:] = _spread_data(sys.argv[1:])
     try:
         app(prog_name="crammed", standalone_mode=False)

@@ -13,7 +13,7 @@ from torch import nn
 
 from crammed.config import ComputeConfig
 from crammed.errors import InputError
-from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone, classifier_of
+from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone, inner
 from crammed.evaluation.finetuning.batches import EncodedSplit, of_words
 from crammed.evaluation.finetuning.engine import Numerics, predict
 from crammed.evaluation.scores.predictions import Outputs, probabilities
@@ -63,7 +63,7 @@ class Predictor:
         name = folder.resolve().name
         backbone = HuggingFaceBackbone(name, folder, trust_remote_code=trust_remote_code)
         model = backbone.finetuned(every_token=description.task.kind == "tokens")
-        given = classifier_of(model).config.num_labels
+        given = inner(model).config.num_labels
         if given != description.outputs:
             raise InputError(
                 f"{folder / DESCRIPTION} names {counted(description.outputs, 'label')}, but its "
@@ -74,7 +74,7 @@ class Predictor:
     @property
     def class_name(self) -> str:
         """Name of the class of transformers that holds the model."""
-        return type(classifier_of(self.model)).__name__
+        return type(inner(self.model)).__name__
 
     @property
     def longest(self) -> int:

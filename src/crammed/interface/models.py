@@ -1,19 +1,31 @@
-"""What scores and fine-tunes models: evaluate, finetune."""
+"""What scores and fine-tunes models: evaluate, finetune, embed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast, get_args
 
-from crammed.errors import CrammedError
+from crammed.budget import Budget
+from crammed.embedding.making import make
+from crammed.embedding.tuning import Partners, Tuning
+from crammed.errors import CrammedError, InputError
 from crammed.evaluation import evaluation
 from crammed.evaluation.evaluation import Request
 from crammed.files.folders import behind_links
 from crammed.files.writing import check_file
 from crammed.finetuned.keeping import keep
-from crammed.interface.asking import File, compute_config, shown_progress, task_names
-from crammed.interface.results import Evaluation, FineTuned
+from crammed.interface.asking import (
+    File,
+    Texts,
+    compute_config,
+    shown_progress,
+    sources_of,
+    task_names,
+)
+from crammed.interface.results import Embedder, Evaluation, FineTuned
 from crammed.report.page import write_report
+from crammed.tasks.task import no_such
 from crammed.terminal.progress import Progress
 from crammed.terminal.quiet import one_line
 
@@ -128,3 +140,54 @@ def finetune(
     with shown_progress() as progress:
         result = keep(request, behind_links(kept), progress)
     return FineTuned(Path(result["folder"]), result, kept)
+
+
+def embed(
+    model: File,
+    *,
+    data: Texts,
+    out: File,
+    budget: str | Budget = "10m",
+    partners: str = "neighbours",
+    pairs: File | None = None,
+    batch: int = 64,
+    length: int = 128,
+    seed: int = 0,
+    device: str = "auto",
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+) -> Embedder:
+    """Tune an encoder into sentence embeddings on unlabelled text, as ``crammed embed``.
+
+    Args:
+        model: a run, a Hugging Face folder, or a name on the hub.
+        data: files or folders of text, or names such as ``hub:NAME``.
+        out: the folder to create, for sentence-transformers.
+        budget: time, tokens or updates of the tuning.
+        partners: what a passage is to be near to: ``neighbours``, or itself with other
+            ``dropout``.
+        pairs: a file of pairs of texts that people rated, to score on.
+        batch: pairs of an update.
+        length: tokens at which texts are truncated.
+
+    Raises:
+        InputError: something given is wrong, or missing.
+    """
+    limit = Budget.parse(budget) if isinstance(budget, str) else budget
+    if partners not in get_args(Partners):
+        raise InputError(no_such("partners", partners, get_args(Partners)))
+    tuning = Tuning(limit, cast(Partners, partners), batch, length, seed)
+    rated = None if pairs is None else Path(pairs)
+    kept, compute = Path(out), compute_config(device, dtype)
+    with shown_progress() as progress:
+        result = make(
+            str(model),
+            sources_of(data),
+            behind_links(kept),
+            tuning,
+            rated,
+            compute,
+            progress,
+            trust_remote_code=trust_remote_code,
+        )
+    return Embedder(kept, result)

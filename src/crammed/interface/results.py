@@ -9,6 +9,7 @@ from typing import Any
 
 from crammed.data.corpus import Corpus
 from crammed.data.show import describe_corpus
+from crammed.embedding.card import score_lines
 from crammed.evaluation.scores.table import heldout_text
 from crammed.extras import import_extra
 from crammed.interface.lines import Line, run_lines, score_text
@@ -152,3 +153,26 @@ class FineTuned(Evaluation):
 
     def _lines(self) -> list[Line]:
         return [*super()._lines(), ("model", str(self.model))]
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """Sentence embeddings.
+
+    Attributes:
+        folder: what sentence-transformers opens.
+        result: the contents of ``embedding.json``, with the scores ``before`` and ``after``.
+    """
+
+    folder: Path
+    result: dict[str, Any]
+
+    @property
+    def lines(self) -> list[Line]:
+        """The scores in words."""
+        return [*score_lines(self.result), ("model", str(self.folder))]
+
+    def _repr_html_(self) -> str:
+        from crammed.report.notebook import table_html
+
+        return table_html(self.lines)

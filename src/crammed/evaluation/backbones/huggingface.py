@@ -117,6 +117,17 @@ class HuggingFaceBackbone:
     def encoder(self) -> nn.Module:
         return _Wrapped(self._load("AutoModel")[0].eval(), "last_hidden_state")
 
+    def encoder_to_train(self, seed: int, dropout: float) -> nn.Module:
+        """The encoder with this dropout, called like that of `encoder`, on the CPU.
+
+        Args:
+            seed: decides weights that the folder does not have, such as a pooler's.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            model, _ = self._load("AutoModel", **dict.fromkeys(self.dropouts(), dropout))
+        return _Wrapped(model, "last_hidden_state")
+
     def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:
         import transformers
 
@@ -278,8 +289,8 @@ class _Wrapped(nn.Module):
         return wanted
 
 
-def classifier_of(model: nn.Module) -> Any:
-    """The classifier of transformers in a model that `HuggingFaceBackbone` has made."""
+def inner(model: nn.Module) -> Any:
+    """The model of transformers in one that `HuggingFaceBackbone` has made."""
     return getattr(model, WRAPPED)
 
 

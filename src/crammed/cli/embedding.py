@@ -1,0 +1,58 @@
+"""The verb that makes sentence embeddings: embed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from crammed.cli.models import DeviceOption, DtypeOption, ModelArgument, TrustOption
+from crammed.cli.options import BudgetOption, DataOption, JsonOption
+from crammed.cli.output import print_result
+from crammed.errors import InputError
+
+DEFAULT = "10m"
+"""The budget, unless one is named."""
+
+
+def embed(
+    model: ModelArgument,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to create.")],
+    data: DataOption = None,
+    budget: BudgetOption = None,
+    partners: Annotated[
+        str, typer.Option(help="What a passage is to be near to: neighbours, or itself (dropout).")
+    ] = "neighbours",
+    pairs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Score on rated pairs: sentence1, sentence2, score."),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=2, max=65536, help="Pairs of an update.")] = 64,
+    length: Annotated[int, typer.Option(min=8, max=65536, help="Tokens of a text at most.")] = 128,
+    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    trust_remote_code: TrustOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Tune an encoder into sentence embeddings, on unlabelled text."""
+    from crammed.interface import models
+
+    if not data:
+        raise InputError("no data: name a file or folder of text, as in --data my-text.jsonl.zst")
+    done = models.embed(
+        model,
+        data=data,
+        out=out,
+        budget=budget or DEFAULT,
+        partners=partners,
+        pairs=pairs,
+        batch=batch,
+        length=length,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+    )
+    print_result(done.result, as_json, done.lines)

@@ -1,0 +1,8 @@
+"""Sentence embeddings: an encoder learns from unlabelled text to tell texts apart.
+
+making    everything: from an encoder and text to a folder for sentence-transformers
+passages  text -> passages, and which of them are neighbours
+tuning    the contrastive loss, and the loop
+scoring   what vectors are worth, before and after
+folder    the folder, and its check
+"""

@@ -1,0 +1,70 @@
+"""The folder of sentence embeddings, which sentence-transformers opens."""
+
+from __future__ import annotations
+
+import shutil
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crammed.embedding.scoring import Vectors
+from crammed.errors import CrammedError
+from crammed.evaluation.backbones.huggingface_files import is_weights, model_files
+from crammed.files.writing import read_json, write_json
+from crammed.model.trained import save_weights
+
+TOLERANCE = 1e-3
+"""The largest difference between vectors here and there."""
+_MODULES = "sentence_transformers.models"
+
+
+def write_embedder(folder: Path, source: Path, model: Any, length: int, width: int) -> None:
+    """Write an encoder of transformers, with the mean of its tokens as vectors.
+
+    Args:
+        source: the Hugging Face folder that it was loaded from.
+        length: tokens at which texts are truncated.
+    """
+    for file in model_files(source):
+        if not is_weights(file):
+            shutil.copyfile(file, folder / file.name)
+    weights = {name: each.detach().cpu().contiguous() for name, each in model.state_dict().items()}
+    save_weights(folder / "model.safetensors", weights, format="pt")
+    config = read_json(source / "config.json") or {}
+    write_json(folder / "config.json", {**config, "architectures": [type(model).__name__]})
+    write_json(
+        folder / "modules.json",
+        [
+            {"idx": 0, "name": "0", "path": "", "type": f"{_MODULES}.Transformer"},
+            {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{_MODULES}.Pooling"},
+        ],
+    )
+    limits = {"max_seq_length": length, "do_lower_case": False}
+    write_json(folder / "sentence_bert_config.json", limits)
+    (folder / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
+    pooling |= dict.fromkeys(("pooling_mode_cls_token", "pooling_mode_max_tokens"), False)
+    write_json(folder / "1_Pooling" / "config.json", pooling)
+
+
+def difference(folder: Path, texts: list[str], ours: Vectors, *, trust: bool) -> float | None:
+    """The largest difference between our vectors and those that sentence-transformers computes.
+
+    None where it is not installed.
+
+    Raises:
+        CrammedError: the difference is too large.
+    """
+    if find_spec("sentence_transformers") is None:
+        return None
+    library = import_module("sentence_transformers")
+    model = library.SentenceTransformer(str(folder), device="cpu", trust_remote_code=trust)
+    found = float(np.abs(np.asarray(model.encode(texts)) - ours).max())
+    if not found <= TOLERANCE * max(1.0, float(np.abs(ours).max())):
+        raise CrammedError(
+            f"sentence-transformers computes other vectors, by {found:.3g}: not kept"
+        )
+    return found

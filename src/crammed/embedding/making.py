@@ -1,0 +1,99 @@
+"""Makes sentence embeddings of an encoder and text, and scores them beside the encoder's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crammed.config import ComputeConfig
+from crammed.embedding.card import card
+from crammed.embedding.folder import difference, write_embedder
+from crammed.embedding.passages import Passages
+from crammed.embedding.scoring import read_pairs, scores, vectors
+from crammed.embedding.tuning import DROPOUT, Tuning, tune
+from crammed.errors import InputError
+from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone, inner
+from crammed.evaluation.backbones.spec import BackboneSpec
+from crammed.evaluation.finetuning.engine import Numerics
+from crammed.evaluation.vectors import MeanOfTokens, encoded
+from crammed.extras import import_extra
+from crammed.files.folders import check_vacant, new_folder
+from crammed.files.writing import write_json, write_text
+from crammed.machine.device import choose_device
+from crammed.model.trained import has_trained_model
+from crammed.terminal.progress import Progress
+
+RESULT = "embedding.json"
+
+
+def make(
+    model: str,
+    sources: Sequence[str],
+    out: Path,
+    tuning: Tuning,
+    pairs: Path | None,
+    compute: ComputeConfig,
+    progress: Progress,
+    *,
+    trust_remote_code: bool = False,
+) -> dict[str, Any]:
+    """Tune an encoder, and keep it in a new folder for sentence-transformers.
+
+    Args:
+        model: a run, a Hugging Face folder, or a name on the hub.
+        pairs: a file of rated pairs of texts to score on.
+
+    Returns:
+        what ``embedding.json`` in the folder holds; ``difference`` is None where
+        sentence-transformers is not installed.
+
+    Raises:
+        InputError: the folder exists, or the model, the text or the pairs cannot be read.
+        CrammedError: sentence-transformers computes other vectors from the folder.
+    """
+    check_vacant(out, "--out")
+    import_extra("transformers", "hf", "crammed embed")
+    rated = None if pairs is None else read_pairs(pairs)
+    trust = trust_remote_code or has_trained_model(Path(model))  # whose code is that of an export
+    name, source = BackboneSpec(model, 0.0).files()
+    backbone = HuggingFaceBackbone(name, source, trust_remote_code=trust)
+    if backbone.width is None:
+        raise InputError(f"config.json of {name} has no hidden_size: name another encoder")
+    tuning = replace(tuning, length=min(tuning.length, backbone.trained_length))
+    passages = Passages.read(sources, tuning.length, tuning.seed, progress)
+    numerics = Numerics.on(choose_device(compute))
+    encoder = backbone.encoder_to_train(tuning.seed, DROPOUT)
+    mean = MeanOfTokens(encoder).to(numerics.device)
+    scored = (mean, backbone, passages.heldout, rated, tuning.length, numerics)
+    with progress.task("scoring it untuned"):
+        before = scores(*scored)
+    with progress.task("tokenizing") as task:
+        texts = [(text,) for text in passages.texts]
+        rows = encoded(backbone, texts, tuning.length, numerics.device)
+        task.update(1, f"{len(rows):,} passages")
+    work = tune(mean, backbone.width, rows, _pairs(passages, tuning), tuning, numerics, progress)
+    with progress.task("scoring it tuned"):
+        after = scores(*scored)
+    done = {"updates": work.updates, "tokens": work.tokens, "passages": len(rows)}
+    result = {"model": name, "sources": [*sources], **tuning.values(), **done}
+    result |= {"before": before, "after": after}
+    with new_folder(out) as folder:
+        write_embedder(folder, source, inner(encoder), tuning.length, backbone.width)
+        sample = passages.texts[:8]
+        ours = vectors(mean, backbone, sample, tuning.length, numerics)
+        result["difference"] = difference(folder, sample, ours, trust=trust)
+        write_json(folder / RESULT, result)
+        write_text(folder / "README.md", card(result, trust=trust))
+    return result
+
+
+def _pairs(passages: Passages, tuning: Tuning) -> NDArray[np.int64]:
+    """Numbers of the passages that belong together, [N, 2]."""
+    if tuning.partners == "dropout":
+        return np.arange(len(passages.texts))[:, None].repeat(2, axis=1)
+    return np.array(passages.pairs, np.int64).reshape(-1, 2)

@@ -1,0 +1,92 @@
+"""Text as passages of whole sentences, of which neighbours in a document belong together."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from crammed.config import DataConfig
+from crammed.data.preparing.read.source import open_sources
+from crammed.errors import InputError
+from crammed.keys import key, uniform
+from crammed.sentences import sentences
+from crammed.terminal.progress import Progress
+
+MOST_CHARACTERS = 100_000_000
+"""No further document is read after this many characters: they are kept in memory as tokens."""
+HELDOUT_SHARE, MOST_HELDOUT = 0.05, 500
+"""Share of the documents that is held out, and how many pairs of them are scored at most."""
+SHORTEST = 20
+"""Characters of a passage; shorter ones are headlines and page numbers."""
+A_TOKEN = 4
+"""Characters, roughly."""
+
+
+@dataclass
+class Passages:
+    """Passages to learn from, and held-out pairs.
+
+    Attributes:
+        texts: each once.
+        pairs: numbers of two passages, the second of which follows the first in its document.
+        heldout: pairs of neighbours, one from each document of which nothing is learned.
+    """
+
+    texts: list[str] = field(default_factory=list)
+    pairs: list[tuple[int, int]] = field(default_factory=list)
+    heldout: list[tuple[str, str]] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, sources: Sequence[str], length: int, seed: int, progress: Progress) -> Passages:
+        """Read documents until `MOST_CHARACTERS`.
+
+        A document is held out by a hash of its text, so copies of it are as well.
+
+        Args:
+            length: of the longest passage, in tokens; each has a length of its own below that.
+
+        Raises:
+            InputError: a source cannot be read, or holds too few documents.
+        """
+        data = DataConfig.model_validate({"sources": list(sources)})
+        found, characters, documents = cls(), 0, 0
+        held: set[str] = set()
+        with progress.task("reading text", MOST_CHARACTERS) as task:
+            for text in (
+                t for s in open_sources(data) for part in s.parts for t in part.documents()
+            ):
+                documents, characters = documents + 1, characters + len(text)
+                found._add(text, length, key(seed, "passages", documents), held)
+                task.update(characters, f"{len(found.texts):,} passages")
+                if characters >= MOST_CHARACTERS:
+                    break
+        if len(found.texts) < 2:
+            raise InputError(
+                f"{', '.join(sources)} has {documents} documents, which are too few to learn from: "
+                "name more text with --data"
+            )
+        return found
+
+    def _add(self, document: str, length: int, seed: int, held: set[str]) -> None:
+        passages = list(cut(document, length * A_TOKEN, random.Random(seed)))
+        if uniform(document) < HELDOUT_SHARE:
+            if len(passages) > 1 and len(self.heldout) < MOST_HELDOUT and document not in held:
+                held.add(document)
+                self.heldout.append((passages[0], passages[1]))
+            return
+        first = len(self.texts)
+        self.texts += passages
+        self.pairs += [(n, n + 1) for n in range(first, len(self.texts) - 1)]
+
+
+def cut(document: str, longest: int, draw: random.Random) -> Iterator[str]:
+    """Passages of whole sentences: single ones, and more up to a number of characters."""
+    passage, size = "", draw.uniform(0, longest)
+    for sentence, _ in sentences(document):
+        passage = f"{passage} {sentence}".lstrip()
+        if len(passage) >= max(size, SHORTEST):
+            yield passage
+            passage, size = "", draw.uniform(0, longest)
+    if len(passage) >= SHORTEST:
+        yield passage

@@ -1,0 +1,137 @@
+"""The contrastive loss, and the loop: a text's vector shall be nearest to that of its partner.
+
+The partner is the next passage of the same document or, as in SimCSE (arXiv 2104.08821), the same
+passage with other dropout. The other texts of the batch are what it must be told from.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from crammed.budget import Budget, Clock, Work
+from crammed.errors import InputError
+from crammed.evaluation.finetuning.batches import EncodedSplit
+from crammed.evaluation.finetuning.engine import Numerics
+from crammed.keys import key
+from crammed.schedule import LinearToZero
+from crammed.terminal.progress import Progress
+
+Partners = Literal["neighbours", "dropout"]
+TEMPERATURE = 0.05
+DROPOUT = 0.1
+RATE, OF_WIDTH = 3e-5, 768
+"""The learning rate at this width; narrower encoders take a higher one in inverse proportion."""
+WARMUP, CLIP, DECAY = 0.1, 1.0, 0.01
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How to tune.
+
+    Attributes:
+        batch: pairs of an update.
+        length: tokens at which texts are truncated.
+    """
+
+    budget: Budget
+    partners: Partners = "neighbours"
+    batch: int = 64
+    length: int = 128
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.budget.kind == "flops":
+            raise InputError(
+                f"--budget {self.budget.text}: name time, tokens or updates, such as 10m"
+            )
+
+    def values(self) -> dict[str, Any]:
+        """The fields, as JSON holds them."""
+        return {**asdict(self), "budget": self.budget.text}
+
+
+def contrastive_loss(one: Tensor, other: Tensor) -> Tensor:
+    """Cross-entropy of each row's partner among all rows, by cosine, in both directions.
+
+    Args:
+        one, other: vectors, [B, D] each.
+    """
+    cosines = F.normalize(one, dim=-1) @ F.normalize(other, dim=-1).T
+    right = torch.arange(len(one), device=one.device)
+    logits = cosines / TEMPERATURE
+    return 0.5 * (F.cross_entropy(logits, right) + F.cross_entropy(logits.T, right))
+
+
+def tune(
+    model: nn.Module,
+    width: int,
+    rows: EncodedSplit,
+    pairs: NDArray[np.int64],
+    tuning: Tuning,
+    numerics: Numerics,
+    progress: Progress,
+    clock: Clock = time.monotonic,
+) -> Work:
+    """Tune in place until the budget is spent.
+
+    Args:
+        model: (ids, mask, types) -> vectors [B, D], with dropout; `width` is D.
+        pairs: numbers of rows, [N, 2].
+
+    Raises:
+        InputError: there are fewer pairs than a batch has.
+    """
+    if len(pairs) < tuning.batch:
+        raise InputError(
+            f"{len(pairs)} pairs of passages are fewer than one batch of {tuning.batch}: name more "
+            "text with --data, or a smaller --batch"
+        )
+    weights = [p for p in model.parameters() if p.requires_grad]
+    decayed = {"params": [p for p in weights if p.ndim > 1], "weight_decay": DECAY}
+    others = {"params": [p for p in weights if p.ndim < 2], "weight_decay": 0.0}
+    optimizer = torch.optim.AdamW([decayed, others], betas=(0.9, 0.98), eps=1e-6)
+    schedule, rate = LinearToZero(warmup=WARMUP), RATE * OF_WIDTH / width
+    work, began, loss = Work(), clock(), 0.0
+    model.train()
+    with progress.task("tuning", 1.0) as task:
+        for number, chosen in enumerate(batches(pairs, tuning)):
+            u = tuning.budget.spent(work, clock() - began) / tuning.budget.limit
+            task.update(min(u, 1.0), f"loss {loss:.3f}, {work.tokens:,} tokens")
+            if u >= 1.0:
+                break
+            for group in optimizer.param_groups:
+                group["lr"] = rate * schedule(u)
+            torch.manual_seed(key(tuning.seed, "dropout", number))
+            vectors = []
+            for side in chosen.T:
+                which = torch.from_numpy(side).to(numerics.device)
+                batch = rows.batch(which, int(rows.widths(side)))
+                with numerics.autocast():
+                    vectors.append(model(batch.ids, batch.mask, batch.types))
+            value = contrastive_loss(vectors[0], vectors[1])
+            optimizer.zero_grad()
+            value.backward()
+            nn.utils.clip_grad_norm_(weights, CLIP)
+            optimizer.step()
+            loss = value.item()
+            size = int(rows.lengths[chosen].sum())
+            work += Work(updates=1, rows=chosen.size, tokens=size)
+    return work
+
+
+def batches(pairs: NDArray[np.int64], tuning: Tuning) -> Iterator[NDArray[np.int64]]:
+    """Random batches of pairs without end, [B, 2]; every pair once before any again."""
+    epoch, size = 0, len(pairs) // tuning.batch * tuning.batch
+    while True:
+        order = np.random.default_rng(key(tuning.seed, "pairs", epoch)).permutation(len(pairs))
+        yield from pairs[order[:size]].reshape(-1, tuning.batch, 2)
+        epoch += 1

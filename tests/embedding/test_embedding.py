@@ -1,0 +1,189 @@
+"""Sentence embeddings: the passages, the loss, the folder, what is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import crammed
+from crammed.budget import Budget
+from crammed.embedding.passages import Passages, cut
+from crammed.embedding.scoring import retrieval
+from crammed.embedding.tuning import TEMPERATURE, Tuning, batches, contrastive_loss
+from crammed.errors import InputError
+from crammed.export.huggingface import export
+from crammed.model.trained import load_trained
+from crammed.sentences import sentences
+from crammed.terminal.progress import SILENT
+from support.command import crammed as command
+from support.text import write_jsonl
+
+NAMES = ("lanterns", "clock", "stone", "letter", "boats", "fox", "sailor", "girl")
+
+
+def on_a_subject(number: int) -> str:
+    """A document that keeps to one word, by which its passages can be told from others."""
+    draw, name = random.Random(number), NAMES[number % len(NAMES)]
+    verbs = ("counts", "paints", "forgets", "carries", "repairs")
+    return " ".join(f"Day {n}: the {name} {draw.choice(verbs)} the {name}." for n in range(6))
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_jsonl(
+        tmp_path_factory.mktemp("text") / "text.jsonl", [on_a_subject(n) for n in range(400)]
+    )
+
+
+@pytest.fixture
+def rated(tmp_path: Path) -> Path:
+    """Pairs that are alike if they are on the same subject."""
+    rows = [(a, b) for a in NAMES for b in NAMES]
+    values = [
+        {"sentence1": f"the {a}", "sentence2": f"a {b}", "score": float(a == b), "label": "?"}
+        for a, b in rows
+    ]
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(json.dumps(value) + "\n" for value in values))
+    return file
+
+
+def test_the_loss_is_that_of_each_row_by_itself() -> None:
+    one, other = torch.randn(2, 5, 7)
+    found = []
+    for a, b in ((one, other), (other, one)):
+        for n in range(5):
+            cosines = [torch.cosine_similarity(a[n], row, dim=0) / TEMPERATURE for row in b]
+            found.append(-torch.stack(cosines).log_softmax(0)[n])
+    torch.testing.assert_close(contrastive_loss(one, other), torch.stack(found).mean())
+
+
+def test_passages_are_whole_sentences_in_order() -> None:
+    document = " ".join(on_a_subject(number) for number in range(20))
+    passages = list(cut(document, 400, random.Random(1)))
+    assert " ".join(passages) == " ".join(sentence for sentence, _ in sentences(document))
+    assert max(map(len, passages)) < 400 + 100
+    assert len({len(p) // 50 for p in passages}) > 3  # of many lengths
+    assert passages == list(cut(document, 400, random.Random(1)))
+
+
+def test_nothing_is_learned_of_held_out_documents_and_their_copies(tmp_path: Path) -> None:
+    texts = [on_a_subject(n).replace(": the", f" of {n}: the") for n in range(300)]
+    file = write_jsonl(tmp_path / "text.jsonl", [*texts, *texts])
+    found = Passages.read([str(file)], 10, 0, SILENT)
+    assert 3 < len(found.heldout) < 40
+    learned = "\n".join(found.texts)
+    assert not [passage for pair in found.heldout for passage in pair if passage in learned]
+    whole = {*texts}
+    for a, b in found.pairs[:50]:
+        assert any(f"{found.texts[a]} {found.texts[b]}" in text for text in whole)
+
+
+def test_every_pair_comes_once_before_any_comes_again() -> None:
+    tuning = Tuning(Budget.parse("9updates"), batch=4)
+    pairs = np.arange(20).reshape(10, 2)
+    drawn = batches(pairs, tuning)
+    first = np.concatenate([next(drawn), next(drawn)])
+    assert len({*first[:, 0].tolist()}) == 8
+    assert not np.array_equal(first, np.concatenate([next(drawn), next(drawn)]))
+
+
+def test_ranks_count_ties_against_the_model() -> None:
+    cosines = np.array([[0.9, 0.1, 0.2], [0.5, 0.5, 0.1], [0.8, 0.7, 0.6]], np.float32)
+    assert retrieval(cosines) == {
+        "among": 3,
+        "recall@1": pytest.approx(100 / 3),
+        "mrr": pytest.approx(100 * (1 + 1 / 2 + 1 / 3) / 3),
+    }
+
+
+@pytest.mark.parametrize(("name", "partners"), [("bert", "neighbours"), ("modernbert", "dropout")])
+def test_texts_are_told_apart_afterwards(
+    tmp_path: Path,
+    model_folders: dict[str, Path],
+    text: Path,
+    rated: Path,
+    name: str,
+    partners: str,
+) -> None:
+    out = tmp_path / "vectors"
+    made = crammed.embed(
+        model_folders[name],
+        data=text,
+        out=out,
+        budget="40updates",
+        partners=partners,
+        pairs=rated,
+        batch=16,
+        length=24,
+        device="cpu",
+    )
+    before, after = made.result["before"], made.result["after"]
+    assert made.result["updates"] == 40
+    assert after["unrelated"]["50 %"] < before["unrelated"]["50 %"]
+    if partners == "neighbours":
+        assert after["retrieval"]["mrr"] > before["retrieval"]["mrr"]
+        assert after["spearman"] > before["spearman"]
+    assert json.loads((out / "embedding.json").read_text()) == made.result
+    assert "Spearman" in made._repr_html_()
+    check_folder(out)
+
+
+def check_folder(folder: Path, *, trust: bool = False) -> None:
+    """transformers and sentence-transformers compute the vectors that `crammed.load` does."""
+    texts = ["the red fox", "my neighbour repairs seven lanterns under the bridge"]
+    ours = crammed.load(folder, "cpu", trust_remote_code=trust).encode(texts, 24)
+    modules = json.loads((folder / "modules.json").read_text())
+    assert [module["path"] for module in modules] == ["", "1_Pooling"]
+    pooling = json.loads((folder / "1_Pooling" / "config.json").read_text())
+    assert pooling["word_embedding_dimension"] == ours.shape[1]
+    assert pooling["pooling_mode_mean_tokens"]
+    assert json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"] == 24
+    if find_spec("sentence_transformers"):  # as in `make test-all`
+        library = import_module("sentence_transformers")
+        model = library.SentenceTransformer(str(folder), device="cpu", trust_remote_code=trust)
+        np.testing.assert_allclose(model.encode(texts), ours, atol=1e-4)
+
+
+def test_the_command_takes_a_model_with_code(
+    tmp_path: Path, model_folders: dict[str, Path], text: Path
+) -> None:
+    export(load_trained(model_folders["crammed"]), tmp_path / "model", "custom")
+    done = command(
+        *("embed", tmp_path / "model", "--data", text, "--out", tmp_path / "a", "--batch", "8"),
+        *("--budget", "2updates", "--length", "24", "--device", "cpu", "--trust-remote-code"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "next passage, MRR" in done.stdout
+    assert str(tmp_path / "a") in done.stdout
+    assert "trust_remote_code=True" in (tmp_path / "a" / "README.md").read_text()
+    check_folder(tmp_path / "a", trust=True)
+
+
+def test_what_is_wrong_leaves_nothing(
+    tmp_path: Path, model_folders: dict[str, Path], text: Path, rated: Path
+) -> None:
+    few, unrated = tmp_path / "few.txt", tmp_path / "unrated.csv"
+    few.write_text("Hi.")
+    unrated.write_text("sentence1,sentence2\na,b\n")
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"budget": "1e9flop"}, "name time, tokens or updates"),
+        ({"partners": "both"}, "no partners 'both'"),
+        ({"data": few}, "too few to learn from"),
+        ({"pairs": unrated}, "has no column score or label"),
+        ({"batch": 5000}, "fewer than one batch of 5000"),
+        ({"out": tmp_path}, "exists already"),
+    ]
+    for values, words in wrong:
+        given = {"data": text, "out": tmp_path / "out", "budget": "1updates", **values}
+        with pytest.raises(InputError, match=words):
+            crammed.embed(model_folders["bert"], length=16, device="cpu", **given)
+    assert {*tmp_path.iterdir()} == {few, unrated, rated}
