@@ -121,7 +121,13 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
                     far = abs(i - j) > config.window // 2 and index % config.global_every
                     if (config.scope == "causal" and j > i) or (config.scope == "local" and far):
                         scores[j] = -math.inf
-                weights = scores.exp() / scores.exp().sum()
+                shown = scores > -math.inf
+                weights = {
+                    "softmax": scores.exp() / scores.exp().sum(),
+                    "relu": scores.clamp(min=0) / shown.sum(),
+                    "sigmoid": 1 / (1 + shown.sum() * (-scores).exp()),
+                    "identity": torch.where(shown, scores, 0.0) / shown.sum(),
+                }[config.weighing]
                 gain = state[f"{name}.head_scales.weight"][head] if normformer else 1.0
                 outputs[i][at] = gain * sum(
                     (w * x for w, x in zip(weights, v, strict=True)), torch.zeros(1)

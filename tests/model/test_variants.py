@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from crammed.config import ModelConfig
 from crammed.model import count
+from crammed.model.attention import WEIGHING
 from crammed.model.blocks import ACTIVATIONS, NORMS, Block, Embedding, Linear, Norm
 from crammed.model.classifiers import SequenceClassifier, TokenClassifier
 from crammed.model.count import block_matrix_parameters, parameters, train_flops_per_token
@@ -48,6 +49,7 @@ def test_the_registries_hold_the_choices_and_nothing_else() -> None:
     assert set(CHOICES["activation"]) == ACTIVATIONS.keys()
     assert set(CHOICES["norm_kind"]) == NORMS.keys()
     assert set(CHOICES["mixer"]) == MIXERS.keys()
+    assert set(CHOICES["weighing"]) == WEIGHING.keys()
 
 
 # --- what a model costs

@@ -30,6 +30,7 @@ NO_ATTENTION = {
     "attention_start": "random",
     "value_embeddings": False,
     "scope": "row",
+    "weighing": "softmax",
 }
 COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("norm", "post"): {"final_norm": False, "blocks": "serial"},
@@ -75,6 +76,8 @@ NUMBERS: list[dict[str, Any]] = [
     {"passes": 2},
     {"layers": 3, "ffn_every": 2},
     {"embedding_width": 24},
+    {"weighing": "identity", "scope": "local", "window": 6, "global_every": 2, "layers": 3},
+    {"weighing": "relu", "positions": "alibi"},
     {"key_heads": 1, "attention_start": "random", "layers": 3},
     {"embedding_width": 24, "tied_decoder": False},
 ]

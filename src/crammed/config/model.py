@@ -53,6 +53,8 @@ class ModelConfig(Section):
     `global_every`-th layer from the first, those at most half a `window` away."""
     window: Annotated[Size, Later()] = 128
     global_every: Annotated[Size, Later()] = 3
+    weighing: Annotated[Literal["softmax", "relu", "sigmoid", "identity"], Later()] = "softmax"
+    """What turns scores into the weights of values."""
     key_heads: Annotated[Size | None, Later()] = None
     """Number of heads of keys and values, each for several heads of queries; null has as many."""
     max_length: Size = 128
@@ -210,10 +212,11 @@ class ModelConfig(Section):
             or self.qk_norm != "none"
             or self.attention_start != "random"
             or self.scope != "row"
+            or self.weighing != "softmax"
             or self.key_heads is not None
         ):
             raise ValueError(
                 f"mixer {self.mixer} has no queries and keys: set positions other than rotary and "
-                "alibi, qkv_bias: false, qk_norm: none, attention_start: random, scope: row and "
-                "key_heads: null"
+                "alibi, qkv_bias: false, qk_norm: none, attention_start: random, scope: row, "
+                "weighing: softmax and key_heads: null"
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import cycle
 
 import torch
@@ -19,8 +19,23 @@ NEIGHBOUR_KEY = 5.0
 dimensions in a new model then gives its neighbour 94 % of its attention."""
 
 
+def _count(scores: Tensor) -> Tensor:
+    """How many tokens a token may attend to, [..., S, 1]."""
+    return (scores > -float("inf")).sum(-1, keepdim=True).to(scores.dtype)
+
+
+WEIGHING: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": lambda scores: scores.softmax(-1),
+    "relu": lambda scores: scores.relu() / _count(scores),  # Wortsman et al. 2023
+    "sigmoid": lambda scores: (scores - _count(scores).log()).sigmoid(),  # Ramapuram et al. 2025
+    "identity": lambda scores: scores.where(scores > -float("inf"), 0.0) / _count(scores),
+}
+"""The values of `model.weighing`: functions of scores [..., S, S], which are -inf where a token may
+not be attended to."""
+
+
 class Attention(Block):
-    """Softmax attention over [B, S, D] (Vaswani et al. 2017), by default in both directions."""
+    """Attention over [B, S, D] (Vaswani et al. 2017), by default softmax in both directions."""
 
     def __init__(self, config: Config, index: int = 0) -> None:
         super().__init__()
@@ -34,6 +49,7 @@ class Attention(Block):
         heads = config.width // config.head_dim if config.norm == "normformer" else 0
         self.head_scales = Scales(*[1.0] * heads) if heads else None
         self.key_heads: int | None = config.key_heads
+        self.weighing: str = config.weighing
         self.limited = config.scope == "causal" or bool(
             config.scope == "local" and index % config.global_every
         )
@@ -89,13 +105,15 @@ class Attention(Block):
         Arguments as in `forward`, which never holds all of these numbers in memory.
         """
         q, k, _, mask = self._parts(x, tables, mask)
+        return self._weights(q, k, mask)
+
+    def _weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         scores = q @ k.mT * self.head_dim**-0.5
         if mask is not None and mask.dtype.is_floating_point:
             scores = scores + mask
         elif mask is not None:
             scores = scores.masked_fill(~mask, -float("inf"))
-        shares: Tensor = scores.softmax(-1)
-        return shares
+        return WEIGHING[self.weighing](scores)
 
     def mixed(
         self, x: Tensor, tables: Tables, mask: Tensor | None, values: Tensor | None = None
@@ -103,7 +121,10 @@ class Attention(Block):
         """The weighted sums of values, heads concatenated, [B, S, D]; arguments as in `forward`."""
         q, k, v, mask = self._parts(x, tables, mask, values)
         dropout = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+        if self.weighing == "softmax":
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+        else:
+            y = F.dropout(self._weights(q, k, mask), dropout) @ v
         if self.head_scales is not None:
             y = y * self.head_scales.weight[:, None, None].to(y.dtype)
         return y.transpose(1, 2).flatten(-2)
