@@ -15,6 +15,7 @@ from crammed.data.tokenization.tokenizer import Specials
 from crammed.data.verification import verify_once
 from crammed.errors import Diverged, InputError
 from crammed.evaluation.fill_mask import fill_mask_examples, shortest_example
+from crammed.export.card import Metadata
 from crammed.export.huggingface import export
 from crammed.files.hashes import json_hash
 from crammed.machine.device import Device, peak_memory
@@ -88,7 +89,6 @@ def train_and_export(
         {
             **done.values(),
             "heldout_by_source": by_source,
-            "joules": run.last_joules() or None,  # as of the last log point
             "early_end": early.model_dump() if early is not None else None,
             "ended_short": short,
             "fill_mask": fill_mask_examples(final, corpus.heldout, device),
@@ -181,7 +181,8 @@ def _export(
     with progress.task("export") as task:
         shutil.rmtree(run.export, ignore_errors=True)  # from a process that ended halfway
         if isinstance(final, TrainedModel):
-            exported = export(final, run.export, "auto", training)
+            metadata = Metadata(languages=run.config.data.clean.languages or ())
+            exported = export(final, run.export, "auto", training, metadata)
         else:
             exported = final.export(run.export, training)
         task.update(1, f"{exported.format}; {logits_text(exported.difference)}")
@@ -217,6 +218,7 @@ def _training(
         "peak_exaflop": device.peak * trained.charged_seconds / EXA if device.peak else None,
         "peak_source": device.peak_source,
         "memory_bytes": peak_memory(device.torch),
+        "joules": run.last_joules() or None,  # as of the last log point
         "device": device.name,
         "dtype": str(device.dtype).removeprefix("torch."),
         "heldout": heldout,

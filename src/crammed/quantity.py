@@ -41,12 +41,12 @@ def progress_rate(done: int, unit: str, seconds: float) -> str:
     return f"{done:,} {unit}, {done / 1e6 / max(1e-9, seconds):.1f} M per second"
 
 
-def logits_text(difference: float | None) -> str:
-    """How an export's logits in transformers compare with ours, given the largest difference."""
+def logits_text(difference: float | None, library: str = "transformers") -> str:
+    """How an export's logits in a library compare with ours, given the largest difference."""
     if difference is None:
-        return "not checked, because transformers is not installed"
+        return f"not checked, because {library} is not installed"
     apart = f" to within {difference:.1e}" if difference else ""
-    return f"transformers computes the same logits{apart}"
+    return f"{library} computes the same logits{apart}"
 
 
 def beside_unigram(loss: float, unigram: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,6 +26,8 @@ from crammed.terminal.table import show
 from support.models import untrained
 from support.scores import BLIMP, HELDOUT
 from support.text import documents, tiny, write_jsonl
+
+FINISHED = Path(__file__).parents[1] / "fixtures" / "2026-11-21" / "finished"
 
 
 @pytest.mark.parametrize(
@@ -133,6 +136,21 @@ def test_an_export_is_described_in_words(
     assert lines[1] == "format  custom"
     assert lines[2].startswith("        not modernbert: ")
     assert lines[-1].startswith("check   transformers computes the same logits")
+
+
+def test_what_the_model_card_of_an_export_is_told(tmp_path: Path) -> None:
+    config = tiny(data={"clean": {"languages": ["en"]}})
+    shutil.copytree(FINISHED, tmp_path / "run")
+    (tmp_path / "run" / "config.json").write_text(config.model_dump_json())
+    models.export(tmp_path / "run", tmp_path / "one", license="mit")
+    models.export(tmp_path / "run", tmp_path / "two", language=["de", "fr"])
+    one, two = ((tmp_path / name / "README.md").read_text() for name in ("one", "two"))
+    assert 'license: "mit"\nlanguage: ["en"]\n' in one
+    assert "model-index:" in one
+    assert 'language: ["de", "fr"]\n' in two
+    with pytest.raises(InputError, match=r"--int8 is the form of model\.onnx: add --onnx"):
+        models.export(tmp_path / "run", tmp_path / "three", int8=True)
+    assert not (tmp_path / "three").exists()
 
 
 def test_the_doctor_says_what_was_chosen(

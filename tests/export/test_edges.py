@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
+from crammed.errors import CrammedError, InputError
+from crammed.export import onnx
 from crammed.export.huggingface import export
 from support.models import untrained, word_pieces
 from support.variants import configuration
@@ -80,3 +84,27 @@ def test_every_matrix_product_can_be_quantised(tmp_path: Path, recipe: str) -> N
         exact, rounded = model(ids).logits, quantised(ids).logits
     assert not torch.equal(rounded, exact)
     torch.testing.assert_close(rounded, exact, rtol=0, atol=0.1)
+
+
+def test_model_onnx_needs_its_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    monkeypatch.setitem(sys.modules, "onnx", ModuleType("onnx"))
+    needed = r"^--onnx needs onnxscript: pip install 'crammed\[onnx\]'$"
+    final = untrained(word_pieces(), configuration())
+    with pytest.raises(InputError, match=needed):
+        export(final, tmp_path / "export", onnx="float32")
+    assert not (tmp_path / "export").exists()
+
+
+def test_model_onnx_is_kept_only_if_it_computes_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime", reason="pip install 'crammed[exports]', or make test-all")
+    final = untrained(word_pieces(), configuration())
+    done = export(final, tmp_path / "good", onnx="float32")
+    assert done.onnx is not None
+    assert (done.path / onnx.FILE).exists()
+    monkeypatch.setattr(onnx, "TOLERANCE", -1.0)
+    with pytest.raises(CrammedError, match="onnxruntime's logits differ from the model's by"):
+        export(final, tmp_path / "bad", onnx="float32")
+    assert not (tmp_path / "bad").exists()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from crammed.config import ModelConfig
@@ -21,6 +22,7 @@ from crammed.data.tokenization.tokenizer import Specials, load_tokenizer, to_jso
 from crammed.errors import CrammedError, InputError
 from crammed.evaluation.fill_mask import fill_mask_examples
 from crammed.export import native
+from crammed.export.card import Metadata
 from crammed.export.huggingface import export
 from crammed.files.hashes import sha256
 from crammed.machine.device import Device
@@ -276,10 +278,37 @@ def test_what_the_model_card_shows_runs(
     tmp_path: Path, corpus: Corpus, recipe: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     final = untrained(corpus.tokenizer, tiny(recipe).model)
-    done = export(final, tmp_path / "export", training=read_summary(FIXTURES / "finished"))
+    run = FIXTURES / "finished"
+    metadata = Metadata.of_run(run, "apache-2.0", ("en", "no"))
+    done = export(final, tmp_path / "export", "auto", read_summary(run), metadata)
     card = (done.path / "README.md").read_text()
-    shown = card.split("```")[1].removeprefix("python\n")
-    exec(shown.replace("path/to/this/folder", str(done.path)), {})
-    assert "'token_str'" in capsys.readouterr().out
-    assert card.count("trust_remote_code=True") == (3 if FORMATS[recipe] == "custom" else 0)
+    for shown in card.split("```python\n")[1:]:
+        exec(shown.split("```")[0].replace("path/to/this/folder", str(done.path)), {})
+    said = capsys.readouterr().out
+    assert "'token_str'" in said
+    assert "torch.Size([2, 32])" in said
+    custom = FORMATS[recipe] == "custom"
+    assert card.count("trust_remote_code=True") == (5 if custom else 0)
     assert re.search(r"held-out loss .*: \d.\d{3} with 15 % masked, \d.\d{3} with 25 % mask", card)
+    assert "energy that the device used meanwhile: not measured" in card
+    assert "Inputs should not exceed 32 tokens" in card
+    assert "- Its tokenizer drops capitals.\n" in card
+    given = yaml.safe_load(card.split("---\n")[1])
+    assert (given["license"], given["language"]) == ("apache-2.0", ["en", "no"])
+    assert ("custom_code" in given["tags"]) == custom
+    results = given["model-index"][0]["results"]
+    assert {
+        "task": {"type": "text-classification"},
+        "dataset": {"type": "glue", "name": "rte (partial)"},
+        "metrics": [{"type": "accuracy", "value": 50.0}],
+    } in results
+
+
+def test_what_a_model_card_is_not_told_it_leaves_out(tmp_path: Path, corpus: Corpus) -> None:
+    done = export(untrained(corpus.tokenizer, tiny().model), tmp_path / "export")
+    given = yaml.safe_load((done.path / "README.md").read_text().split("---\n")[1])
+    assert given.keys() == {"library_name", "pipeline_tag", "tags"}
+    with pytest.raises(InputError, match=r"--license is 'my own', not a code such as apache-2\.0"):
+        Metadata("my own")
+    with pytest.raises(InputError, match="--language is 'English', not a code such as en"):
+        Metadata(None, ("English",))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from crammed.export.huggingface import export
+from crammed.export.onnx import write_onnx
 from crammed.rules.recipe import recipe_names
 from support.models import HEADS, untrained, word_pieces
 from support.text import sentences
@@ -250,24 +251,20 @@ def test_sentence_transformers(tmp_path: Path, recipe: Recipe) -> None:
     close((again.encode(TEXTS, convert_to_tensor=True),), (expected,))
 
 
-def test_onnx(tmp_path: Path, recipe: Recipe) -> None:
+@pytest.mark.parametrize("int8", [False, True])
+def test_onnx(tmp_path: Path, recipe: Recipe, int8: bool) -> None:
     runtime = pytest.importorskip("onnxruntime", reason=NEEDED.format("onnxruntime"))
     pytest.importorskip("onnxscript", reason=NEEDED.format("onnxscript"))
     model = recipe.load("ModelForMaskedLM")
-    rows = {name: recipe.batch()[name] for name in ("input_ids", "attention_mask")}
-    sizes = {0: torch.export.Dim("rows"), 1: torch.export.Dim("tokens", min=2, max=30)}
-    torch.onnx.export(
-        model,
-        (),
-        str(tmp_path / "model.onnx"),
-        kwargs=rows,
-        dynamic_shapes=dict.fromkeys(rows, sizes),
-        dynamo=True,
-    )
+    rows = recipe.batch()
+    difference = write_onnx(model, tmp_path, [*rows], int8=int8)
+    assert difference < 2.0 if int8 else difference < 1e-4
+    assert [each.name for each in tmp_path.iterdir()] == ["model.onnx"]
     session = runtime.InferenceSession(tmp_path / "model.onnx")
-    for ids, mask in (rows.values(), (torch.arange(5, 14)[None], torch.ones(1, 9).long())):
-        given = {"input_ids": ids.numpy(), "attention_mask": mask.numpy()}
-        found = torch.from_numpy(session.run(None, given)[0])
-        with torch.inference_mode():
-            expected = model(input_ids=ids, attention_mask=mask)[0]
-        torch.testing.assert_close(found[mask.bool()], expected[mask.bool()], rtol=1e-3, atol=1e-4)
+    found = session.run(["logits"], {name: each.numpy() for name, each in rows.items()})[0]
+    kept = rows["attention_mask"].bool()
+    (expected,) = outputs(model, rows)
+    tolerance = 2.0 if int8 else 1e-4
+    torch.testing.assert_close(
+        torch.from_numpy(found)[kept], expected[kept], rtol=0, atol=tolerance
+    )

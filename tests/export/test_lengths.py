@@ -145,4 +145,6 @@ def test_custom_code_refuses_inputs_without_positions_and_warns_of_others(tmp_pa
     bounded(ids, position_ids=torch.arange(13)[None] // 2)
     computed = load(exported(tmp_path / "two", "izsak", positions="rotary")[0], "Model")
     with pytest.warns(UserWarning, match=fault):
-        computed(ids)
+        (expected,) = computed(ids, return_dict=False)
+    compiled: Any = torch.compile(computed, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(ids, return_dict=False)[0], expected)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from crammed.adaptation.original import Original
-from crammed.export.card import FRONT_MATTER, figures, usage
+from crammed.export.card import Metadata, figures, usage
 from crammed.runs.summary import Training
 
 
@@ -14,7 +14,7 @@ def model_card(original: Original, training: Training, mask: str) -> str:
     before = adapted.heldout["loss@0.15"]
     return "\n".join(
         [
-            *FRONT_MATTER,
+            *Metadata().lines(),
             f"# {original.name}, adapted",
             "",
             f"{original.name} ({original.backbone.parameters:,} parameters) was trained before; "

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
 from crammed.budget import format_seconds
 from crammed.data.tokenization.tokenizer import Specials
+from crammed.errors import InputError
+from crammed.files.writing import read_json
 from crammed.model.count import parameters
 from crammed.model.trained import TrainedModel
-from crammed.quantity import counted
+from crammed.quantity import counted, quantity
 from crammed.runs.summary import Training
 
-FRONT_MATTER = (
-    "---",
-    "library_name: transformers",
-    "pipeline_tag: fill-mask",
-    "tags: [crammed, masked-language-model]",
-    "---",
-    "",
-)
 _USE = """```python
 from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
 
@@ -27,28 +29,146 @@ fill = pipeline("fill-mask", model=model, tokenizer=tokenizer)
 print(fill("A sentence with one {mask} in it."))
 ```
 
-`AutoModel` and `AutoModelForSequenceClassification` load in the same way{why}."""
+`AutoModel` and `AutoModelForSequenceClassification` load in the same way{why}. The mean of the last
+hidden states is a vector of a text:
+
+```python
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+folder = "path/to/this/folder"
+tokenizer = AutoTokenizer.from_pretrained(folder{trust})
+model = AutoModel.from_pretrained(folder{trust})
+texts = ["A first text.", "And a second one, which is longer."]
+batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
+with torch.inference_mode():
+    hidden = model(**batch).last_hidden_state
+kept = batch["attention_mask"].unsqueeze(-1)
+print(((hidden * kept).sum(1) / kept.sum(1)).shape)
+```"""
 
 _WHY = ", and\n`trust_remote_code=True` lets transformers run the Python code in this folder"
+_ONNX = "\n`model.onnx` computes the logits in onnxruntime, from what the tokenizer returns."
 
 
-def model_card(final: TrainedModel, format: str, training: Training | None) -> str:
-    """Markdown that describes the model, how it was trained and how to load it."""
-    config = final.config
+@dataclass(frozen=True)
+class Metadata:
+    """What the hub reads from a model card.
+
+    Attributes:
+        license: an identifier that the hub knows, such as ``apache-2.0``.
+        languages: codes of ISO 639.
+        scores: the ``suites`` of an evaluation's scores.json.
+    """
+
+    license: str | None = None
+    languages: tuple[str, ...] = ()
+    scores: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for option, pattern, example, values in (
+            ("--license", r"[\w.+-]+", "apache-2.0", filter(None, [self.license])),
+            ("--language", r"[a-z]{2,3}(-\w+)*", "en", self.languages),
+        ):
+            for value in values:
+                if not re.fullmatch(pattern, value):
+                    raise InputError(f"{option} is {value!r}, not a code such as {example}")
+
+    @classmethod
+    def of_run(cls, run: Path, license: str | None, languages: tuple[str, ...]) -> Metadata:
+        """With the scores of a run.
+
+        Raises:
+            InputError: the licence or a language is not a code.
+        """
+        scores = read_json(run / "evaluation" / "scores.json") or {}
+        return cls(license, languages, scores.get("suites", {}))
+
+    def lines(self, *tags: str) -> list[str]:
+        """The front matter."""
+        results = [*self._results()]
+        values = {
+            "license": self.license,
+            "language": [*self.languages],
+            "library_name": "transformers",
+            "pipeline_tag": "fill-mask",
+            "tags": ["crammed", "masked-language-model", *tags],
+            "model-index": [{"name": "crammed", "results": results}] if results else None,
+        }
+        given = {name: value for name, value in values.items() if value}
+        return [
+            "---",
+            *(f"{name}: {json.dumps(value)}" for name, value in given.items()),
+            "---",
+            "",
+        ]
+
+    def _results(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "task": {"type": "text-classification"},
+                "dataset": {"type": suite, "name": name + " (partial)" * _is_partial(score)},
+                "metrics": [{"type": score["metric"], "value": round(score["median"], 2)}],
+            }
+            for suite, scores in self.scores.items()
+            for name, score in scores.get("tasks", {}).items()
+            if "median" in score
+        ]
+
+
+def _is_partial(score: dict[str, Any]) -> bool:
+    return score.get("official") is False
+
+
+def model_card(
+    final: TrainedModel,
+    format: str,
+    training: Training | None,
+    metadata: Metadata,
+    *,
+    onnx: bool = False,
+) -> str:
+    """Markdown that describes the model, how it was trained, its limits and how to load it."""
+    config, tags = final.config, ["custom_code"] if format == "custom" else []
     mask = str(final.tokenizer.id_to_token(Specials.of(final.tokenizer).mask))
     lines = [
-        *FRONT_MATTER,
+        *metadata.lines(*tags, *(["onnx"] if onnx else [])),
         "# A language encoder trained from scratch within a budget",
         "",
         f"{parameters(config, final.vocab_size):,} parameters, {config.layers} layers of width "
         f"{config.width}, vocabulary {final.vocab_size:,}, trained on rows of {final.row_length} "
-        "tokens, which no input should exceed.",
+        "tokens.",
         "",
     ]
     if training is not None:
         lines += [*figures(training), ""]
-    lines += [usage(mask, custom=format == "custom"), ""]
-    return "\n".join(lines)
+    lines += [usage(mask, custom=format == "custom")]
+    lines += [_ONNX] if onnx else []
+    lines += ["", "## Limits", "", *_limits(final, training)]
+    return "\n".join([*lines, ""])
+
+
+def _limits(final: TrainedModel, training: Training | None) -> list[str]:
+    """What the model cannot do, as items of a list."""
+    text = "its text"
+    if training is not None:
+        text = f"{training.corpus.documents:,} documents of {', '.join(training.corpus.sources)}"
+    return [
+        f"- It knows only {text}, and repeats what is wrong or one-sided there.",
+        "- It fills gaps and encodes texts; it does not write any. Its vectors are not trained to "
+        "tell texts apart: fine-tune it, or compare cosines with each other.",
+        f"- Inputs should not exceed {final.trained_length} tokens (`truncation=True`), padded on "
+        "the right, as the tokenizer does.",
+        *_lost(final.tokenizer),
+    ]
+
+
+def _lost(tokenizer: Tokenizer) -> list[str]:
+    """What the tokenizer's normalizer takes from a text."""
+    normal = tokenizer.normalizer
+    seen = normal.normalize_str("A\u00c9") if normal is not None else "A\u00c9"
+    lost = ["capitals"] * (seen == seen.lower()) + ["accents"] * (seen[-1:] in "Ee")
+    return [f"- Its tokenizer drops {' and '.join(lost)}."] if lost else []
 
 
 def figures(training: Training) -> list[str]:
@@ -58,11 +178,13 @@ def figures(training: Training) -> list[str]:
         for name, value in training.heldout.items()
         if name.startswith("loss@")
     )
+    energy = quantity(training.joules, "J") if training.joules else "not measured"
     lines = [
         f"- recipe `{training.recipe}`, seed {training.seed}, budget {training.budget}",
         f"- {training.tokens:,} tokens in {counted(training.updates, 'update')}, "
         f"{format_seconds(training.charged_seconds)} charged, "
         f"{training.exaflop:.3g} exaFLOP, on {training.device}",
+        f"- energy that the device used meanwhile: {energy}",
         f"- held-out loss in nats per masked token: {heldout}",
     ]
     if training.outside_rules:

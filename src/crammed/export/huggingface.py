@@ -17,7 +17,8 @@ from crammed.config import ModelConfig
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import CrammedError, InputError
 from crammed.export import native
-from crammed.export.card import model_card
+from crammed.export.card import Metadata, model_card
+from crammed.export.onnx import check_onnx, write_onnx
 from crammed.files.folders import check_vacant, new_folder
 from crammed.files.scratch import scratch_folder
 from crammed.files.writing import write_json
@@ -53,16 +54,23 @@ class Exported:
         format: the model family that it loads as.
         reasons: why the preferred formats could not be used.
         difference: the largest difference in logits; None where transformers is not installed.
+        onnx: that of model.onnx; None without one.
     """
 
     path: Path
     format: str
     reasons: tuple[str, ...]
     difference: float | None
+    onnx: float | None = None
 
 
 def export(
-    final: TrainedModel, out: Path, wanted: Format = "auto", training: Training | None = None
+    final: TrainedModel,
+    out: Path,
+    wanted: Format = "auto",
+    training: Training | None = None,
+    metadata: Metadata | None = None,
+    onnx: Literal["float32", "int8"] | None = None,
 ) -> Exported:
     """Write the model to the new folder `out`.
 
@@ -71,12 +79,17 @@ def export(
 
     Args:
         training: what training did, for the model card.
+        metadata: what the hub reads there.
+        onnx: the number format of the weights of an additional model.onnx.
 
     Raises:
-        InputError: the wanted format cannot represent the model, or `out` is not new or empty.
+        InputError: the wanted format cannot represent the model, or `out` is not new or empty, or
+            a library for model.onnx is missing.
         CrammedError: the exported model's logits differ from ours.
     """
     check_vacant(out, "--to")
+    if onnx is not None:
+        check_onnx()
     chosen, reasons = _choose(final, wanted)
     trained, final = final, as_long_as_trained(final)
     weights = {**final.weights, **initial_pooler(final.config)}
@@ -92,9 +105,14 @@ def export(
         write_json(folder / "config.json", {**config, **ids})
         save_weights(folder / "model.safetensors", weights, format="pt")
         _write_tokenizer(final, folder)
-        (folder / "README.md").write_text(model_card(final, chosen, training), "utf-8")
+        card = model_card(final, chosen, training, metadata or Metadata(), onnx=onnx is not None)
+        (folder / "README.md").write_text(card, "utf-8")
         difference = verify(trained, folder, custom=chosen == "custom")
-    return Exported(out, chosen, tuple(reasons), difference)
+        apart = None
+        if onnx is not None:
+            model = load_exported(folder, custom=chosen == "custom")
+            apart = write_onnx(model, folder, input_names(final.config), int8=onnx == "int8")
+    return Exported(out, chosen, tuple(reasons), difference, apart)
 
 
 def _choose(final: TrainedModel, wanted: Format) -> tuple[str, list[str]]:
@@ -176,19 +194,24 @@ def _write_tokenizer(final: TrainedModel, folder: Path) -> None:
     final.tokenizer.save(str(folder / "tokenizer.json"))
     names = Specials.of(final.tokenizer).names(final.tokenizer)
     specials = {f"{part}_token": name for part, name in names.items()}
-    # Texts of a pair differ in type, so a model with a single type must not get any.
-    types = ["token_type_ids"] if final.config.token_types > 1 else []
     write_json(folder / "special_tokens_map.json", specials)
     write_json(
         folder / "tokenizer_config.json",
         {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": final.config.max_length,
-            "model_input_names": ["input_ids", *types, "attention_mask"],
+            "model_input_names": input_names(final.config),
             "clean_up_tokenization_spaces": False,
             **specials,
         },
     )
+
+
+def input_names(config: ModelConfig) -> list[str]:
+    """What the tokenizer gives the model."""
+    # Texts of a pair differ in type, so a model with a single type must not get any.
+    types = ["token_type_ids"] if config.token_types > 1 else []
+    return ["input_ids", *types, "attention_mask"]
 
 
 @contextmanager
@@ -198,6 +221,14 @@ def importable(folder: Path) -> Iterator[Path]:
         name = place / "crammed_export"
         name.symlink_to(folder.resolve(), target_is_directory=True)
         yield name
+
+
+def load_exported(folder: Path, *, custom: bool) -> Any:
+    """The folder's masked language model, in evaluation mode."""
+    from transformers import AutoModelForMaskedLM
+
+    with quiet_transformers(), importable(folder) as name:
+        return AutoModelForMaskedLM.from_pretrained(name, trust_remote_code=custom).eval()
 
 
 def verify(final: TrainedModel, folder: Path, *, custom: bool) -> float | None:
@@ -212,9 +243,10 @@ def verify(final: TrainedModel, folder: Path, *, custom: bool) -> float | None:
         CrammedError: the difference is above `TOLERANCE`.
     """
     try:
-        from transformers import AutoModelForMaskedLM
+        import transformers  # noqa: F401
     except ImportError:
         return None
+    theirs_model = load_exported(folder, custom=custom)
     length = min(512, final.trained_length)
     draw = torch.Generator().manual_seed(0)
     specials = Specials.of(final.tokenizer)
@@ -222,8 +254,6 @@ def verify(final: TrainedModel, folder: Path, *, custom: bool) -> float | None:
     ids[:, 0], ids[:, -1] = specials.cls, specials.sep
     mask = torch.ones_like(ids)
     mask[1, length // 2 :] = 0
-    with quiet_transformers(), importable(folder) as name:
-        theirs_model = AutoModelForMaskedLM.from_pretrained(name, trust_remote_code=custom).eval()
     ours_model = final.masked_lm(torch.device("cpu"))
     with torch.inference_mode():
         theirs = theirs_model(input_ids=ids, attention_mask=mask).logits

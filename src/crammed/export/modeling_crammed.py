@@ -173,7 +173,8 @@ class CrammedPreTrainedModel(PreTrainedModel):
             )
             if self.encoder.position_encoding.bounded:
                 raise ValueError(fault)
-            warnings.warn(fault, stacklevel=4)
+            if not torch.compiler.is_compiling():
+                warnings.warn(fault, stacklevel=4)
         if mask is None:
             return None
         return (torch.arange(length, device=mask.device) - first_token(mask)).clamp(min=0)

@@ -100,6 +100,7 @@ class Training(Part):
     Attributes:
         heldout: held-out losses in nats and bits per character, by name: ``loss@0.15``.
         rows, memory_bytes: None in runs of 0.1.0.
+        joules: as of the last log point; None where they were not measured.
         outside_rules: why the result does not count by docs/rules.md, if it does not.
         adapted: what the run started from; None if it trained from scratch.
     """
@@ -128,6 +129,7 @@ class Training(Part):
     unigram_cross_entropy: Amount
     mask_token: str
     corpus: OfCorpus
+    joules: Amount | None = None
     outside_rules: str | None = None
     adapted: AdaptedFrom | None = None
 
@@ -136,7 +138,6 @@ class Summary(Training):
     """What ``summary.json`` holds; older runs lack what has a default."""
 
     heldout_by_source: BySource = Field(default_factory=dict)
-    joules: Amount | None = None
     early_end: EarlyEnd | None = None
     ended_short: str | None = None
     fill_mask: list[_Example]
