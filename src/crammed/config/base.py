@@ -53,7 +53,7 @@ class Section(BaseModel):
     @model_serializer(mode="wrap")
     def _as_before(
         self, dump: SerializerFunctionWrapHandler, info: SerializationInfo
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:  # pydantic 2.10 looks names up where the section is defined
         values: dict[str, Any] = dump(self)
         if not (info.context or {}).get("complete"):
             for name, field in type(self).model_fields.items():
