@@ -242,6 +242,7 @@ def test_sentence_transformers(tmp_path: Path, recipe: Recipe) -> None:
     name = "sentence_transformers"
     library = pytest.importorskip(name, reason=NEEDED.format("sentence-transformers"))
     model = library.SentenceTransformer(str(recipe.folder), device="cpu", **recipe.trust)
+    assert model.max_seq_length == 32
     expected = model.encode(TEXTS, convert_to_tensor=True)
     hidden = outputs(recipe.load("Model"), recipe.batch())[0]
     kept = recipe.batch()["attention_mask"][..., None]
