@@ -245,6 +245,17 @@ def test_what_follows_the_last_attention_can_be_left_out(config: ModelConfig) ->
     assert flops[0] - flops[1] == 2 * left_out * products
 
 
+def test_parameters_keep_their_order() -> None:
+    """In which gradients are summed up to a norm: another order changes the bits of old runs."""
+    config = configuration("bert-base", layers=1)
+    names = [name for name, _ in MaskedLM(config, VOCAB).encoder.named_parameters()]
+    parts = ["attention_norm", "attention.qkv", "attention.out", "ffn_norm", "ffn.up", "ffn.down"]
+    before = ["tokens.weight", "positions.weight", "types.weight"]
+    layer = [f"layers.0.{part}" for part in parts]
+    after = [f"{part}.{kind}" for part in ("embedding_norm", *layer) for kind in ("weight", "bias")]
+    assert names == [*before, *after]
+
+
 def test_initialisation() -> None:
     config = configuration("crammed-2022", linear_bias=True, width=256, head_dim=32)
     model = MaskedLM(config, 4096)

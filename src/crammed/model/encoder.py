@@ -49,15 +49,17 @@ class Layer(nn.Module):
         self.parallel: bool = config.blocks == "parallel"
         self.residual = (2 * config.depth) ** 0.25 if config.norm == "deepnorm" else 1.0
         skip = index == 0 and not config.first_attention_norm  # ModernBERT has none in layer 0
-        self.attention = mixer_of(config, index)
-        skip |= isinstance(self.attention, Nothing) and not self.parallel
-        self.attention_norm = nn.Identity() if skip else norm_of(config)
+        mixer, ffn = mixer_of(config, index), feed_forward_of(config, index)
+        skip |= isinstance(mixer, Nothing) and not self.parallel
         after = config.norm in ("sandwich", "normformer") and not skip
+        # The order of the parameters is that in which the norm of their gradients is summed up.
+        self.attention_norm = nn.Identity() if skip else norm_of(config)
+        self.attention = mixer
         self.after_attention = norm_of(config) if after else nn.Identity()
-        self.ffn = feed_forward_of(config, index)
-        skip = self.parallel or isinstance(self.ffn, Nothing)
-        self.ffn_norm = nn.Identity() if skip else norm_of(config)
+        skip = self.parallel or isinstance(ffn, Nothing)
         after = config.norm == "sandwich" and not skip
+        self.ffn_norm = nn.Identity() if skip else norm_of(config)
+        self.ffn = ffn
         self.after_ffn = norm_of(config) if after else nn.Identity()
         self.drop_attention = nn.Dropout(config.dropout)
         self.drop_ffn = nn.Dropout(config.dropout if config.ffn_dropout == "residual" else 0.0)
