@@ -15,6 +15,7 @@ from crammed.errors import CrammedError
 from crammed.evaluation.backbones.huggingface_files import is_weights, model_files
 from crammed.files.writing import read_json, write_json
 from crammed.model.trained import save_weights
+from crammed.terminal.quiet import quiet_transformers
 
 TOLERANCE = 1e-3
 """The largest difference between vectors here and there."""
@@ -60,8 +61,9 @@ def difference(folder: Path, texts: list[str], ours: Vectors, *, trust: bool) ->
     """
     if find_spec("sentence_transformers") is None:
         return None
-    library = import_module("sentence_transformers")
-    model = library.SentenceTransformer(str(folder), device="cpu", trust_remote_code=trust)
+    with quiet_transformers():
+        library = import_module("sentence_transformers")
+        model = library.SentenceTransformer(str(folder), device="cpu", trust_remote_code=trust)
     found = float(np.abs(np.asarray(model.encode(texts)) - ours).max())
     if not found <= TOLERANCE * max(1.0, float(np.abs(ours).max())):
         raise CrammedError(
