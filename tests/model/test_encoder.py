@@ -10,7 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from crammed.config import ModelConfig
 from crammed.model.blocks import ACTIVATIONS
 from crammed.model.count import parameters, train_flops_per_token
-from crammed.model.encoder import MaskedLM, initialise, picked
+from crammed.model.encoder import MaskedLM, initialise
+from crammed.model.layer import picked
 from crammed.model.traffic import attention_bytes, traffic
 from crammed.rules.recipe import load_config
 from support.variants import VARIANTS, VOCAB, configuration, random_model, some_ids

@@ -21,7 +21,8 @@ from crammed.model.attention import WEIGHING
 from crammed.model.blocks import ACTIVATIONS, NORMS, Block, Embedding, Linear, Norm
 from crammed.model.classifiers import SequenceClassifier, TokenClassifier
 from crammed.model.count import block_matrix_parameters, parameters, train_flops_per_token
-from crammed.model.encoder import Layer, MaskedLM, initialise, products_of
+from crammed.model.encoder import MaskedLM, initialise, products_of
+from crammed.model.layer import Layer
 from crammed.model.matrices import start_matrices
 from crammed.model.mixers import MIXERS
 from crammed.model.positions import POSITIONS

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from crammed.budget import Work
 from crammed.errors import InputError
 from crammed.machine.device import Device, is_out_of_memory
-from crammed.model.encoder import Layer, MaskedLM, initialise
+from crammed.model.encoder import MaskedLM, initialise
+from crammed.model.layer import Layer
 from crammed.training.build import build, step_of
 from crammed.training.memory import (
     LEAST_TOKENS,

@@ -32,6 +32,7 @@ from .blocks import Embedding, Linear
 from .classifiers import SequenceClassifier, TokenClassifier, first_token
 from .encoder import Encoder, MaskedLM
 from .feedforward import FeedForward  # noqa: F401
+from .layer import Layer  # noqa: F401
 from .mixers import MIXERS  # noqa: F401
 from .positions import Positions  # noqa: F401
 

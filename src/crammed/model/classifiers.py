@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from .blocks import Config, Linear
-from .encoder import Encoder, HeadTransform, picked
+from .encoder import Encoder, HeadTransform
+from .layer import picked
 
 
 def first_token(mask: Tensor) -> Tensor:

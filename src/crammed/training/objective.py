@@ -16,7 +16,8 @@ from crammed.data.masking import Masker, predicted_positions
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.kernels.linear_cross_entropy import linear_cross_entropy
 from crammed.machine.device import Device
-from crammed.model.encoder import MaskedLM, picked
+from crammed.model.encoder import MaskedLM
+from crammed.model.layer import picked
 from crammed.training.float8 import check_widths
 from crammed.training.losses import distance, summed_loss
 from crammed.training.precision import Leaves, recompute, training_copy

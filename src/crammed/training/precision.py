@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from crammed.model.blocks import Linear
-from crammed.model.encoder import Layer, MaskedLM, products_of
+from crammed.model.encoder import MaskedLM, products_of
+from crammed.model.layer import Layer
 from crammed.training.float8 import Float8Linear, Float8Scales
 
 

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from crammed.model.attention import Attention
-from crammed.model.encoder import Encoder, Layer, picked
+from crammed.model.encoder import Encoder
 from crammed.model.feedforward import FeedForward
+from crammed.model.layer import Layer, picked
 from crammed.model.positions import Tables
 
 
