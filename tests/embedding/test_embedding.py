@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -159,13 +160,26 @@ def test_the_command_takes_a_model_with_code(
     export(load_trained(model_folders["crammed"]), tmp_path / "model", "custom")
     done = command(
         *("embed", tmp_path / "model", "--data", text, "--out", tmp_path / "a", "--batch", "8"),
-        *("--budget", "2updates", "--length", "24", "--device", "cpu", "--trust-remote-code"),
+        *("--budget", "2updates", "--length", "24", "--device", "cpu"),
     )
     assert done.returncode == 0, done.stderr
     assert "next passage, MRR" in done.stdout
     assert str(tmp_path / "a") in done.stdout
     assert "trust_remote_code=True" in (tmp_path / "a" / "README.md").read_text()
     check_folder(tmp_path / "a", trust=True)
+
+
+def test_code_of_others_is_not_run_because_it_lies_in_a_run(
+    tmp_path: Path, model_folders: dict[str, Path], text: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(model_folders["crammed"] / "final", run / "final")
+    export(load_trained(run), run / "export", "custom")
+    file = run / "export" / "modeling_crammed.py"
+    file.write_text(f"{file.read_text()}\nopen({str(tmp_path / 'run-by-us')!r}, 'w')\n")
+    with pytest.raises(InputError, match="comes with its own Python code"):
+        crammed.embed(run, data=text, out=tmp_path / "out", budget="1updates", device="cpu")
+    assert {*tmp_path.iterdir()} == {run}
 
 
 def test_what_is_wrong_leaves_nothing(

@@ -26,17 +26,14 @@ from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.export.huggingface import (
     TOLERANCE,
     Exported,
-    custom_code,
+    comes_with_our_code,
     importable,
     write_custom_code,
 )
 from crammed.files.folders import new_folder
-from crammed.files.regular import read_text
 from crammed.files.scratch import scratch_folder
 from crammed.files.writing import read_json, write_json
 from crammed.keys import key
-
-CODE = "modeling_crammed"
 
 
 @dataclass(frozen=True)
@@ -230,17 +227,6 @@ class Original:
                 "not exported"
             )
         return difference
-
-
-def comes_with_our_code(folder: Path) -> bool:
-    """Whether a folder holds the code of this package, and asks for no other."""
-    named = (read_json(folder / "config.json") or {}).get("auto_map")
-    files = {file.name: read_text(file) for file in folder.glob("*.py")}
-    return (
-        isinstance(named, dict)
-        and all(isinstance(n, str) and n.startswith(f"{CODE}.") for n in named.values())
-        and files == custom_code()
-    )
 
 
 def _refuse_other_kinds(name: str, folder: Path, *, trust: bool) -> None:

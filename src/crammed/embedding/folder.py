@@ -13,6 +13,7 @@ import numpy as np
 from crammed.embedding.scoring import Vectors
 from crammed.errors import CrammedError
 from crammed.evaluation.backbones.huggingface_files import is_weights, model_files
+from crammed.export.huggingface import importable
 from crammed.files.writing import read_json, write_json
 from crammed.model.trained import save_weights
 from crammed.terminal.quiet import quiet_transformers
@@ -61,9 +62,9 @@ def difference(folder: Path, texts: list[str], ours: Vectors, *, trust: bool) ->
     """
     if find_spec("sentence_transformers") is None:
         return None
-    with quiet_transformers():
+    with quiet_transformers(), importable(folder) as place:
         library = import_module("sentence_transformers")
-        model = library.SentenceTransformer(str(folder), device="cpu", trust_remote_code=trust)
+        model = library.SentenceTransformer(str(place), device="cpu", trust_remote_code=trust)
     found = float(np.abs(np.asarray(model.encode(texts)) - ours).max())
     if not found <= TOLERANCE * max(1.0, float(np.abs(ours).max())):
         raise CrammedError(

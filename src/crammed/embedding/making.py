@@ -21,11 +21,11 @@ from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone, inner
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.vectors import MeanOfTokens, encoded
+from crammed.export.huggingface import comes_with_our_code
 from crammed.extras import import_extra
 from crammed.files.folders import check_vacant, new_folder
 from crammed.files.writing import write_json, write_text
 from crammed.machine.device import choose_device
-from crammed.model.trained import has_trained_model
 from crammed.terminal.progress import Progress
 
 RESULT = "embedding.json"
@@ -59,8 +59,8 @@ def make(
     check_vacant(out, "--out")
     import_extra("transformers", "hf", "crammed embed")
     rated = None if pairs is None else read_pairs(pairs)
-    trust = trust_remote_code or has_trained_model(Path(model))  # whose code is that of an export
     name, source = BackboneSpec(model, 0.0).files()
+    trust = trust_remote_code or comes_with_our_code(source)
     backbone = HuggingFaceBackbone(name, source, trust_remote_code=trust)
     if backbone.width is None:
         raise InputError(f"config.json of {name} has no hidden_size: name another encoder")

@@ -20,8 +20,9 @@ from crammed.export import native
 from crammed.export.card import Metadata, model_card
 from crammed.export.onnx import check_onnx, write_onnx
 from crammed.files.folders import check_vacant, new_folder
+from crammed.files.regular import read_text
 from crammed.files.scratch import scratch_folder
-from crammed.files.writing import write_json
+from crammed.files.writing import read_json, write_json
 from crammed.model.blocks import Linear
 from crammed.model.trained import TrainedModel, save_weights
 from crammed.runs.summary import Training
@@ -188,6 +189,17 @@ def write_custom_code(folder: Path) -> None:
     """Write the files of custom code."""
     for name, text in custom_code().items():
         (folder / name).write_text(text, "utf-8")
+
+
+def comes_with_our_code(folder: Path) -> bool:
+    """Whether a folder holds the code of this package, and asks for no other."""
+    named = (read_json(folder / "config.json") or {}).get("auto_map")
+    files = {file.name: read_text(file) for file in folder.glob("*.py")}
+    return (
+        isinstance(named, dict)
+        and all(isinstance(n, str) and n.startswith("modeling_crammed.") for n in named.values())
+        and files == custom_code()
+    )
 
 
 def _write_tokenizer(final: TrainedModel, folder: Path) -> None:
