@@ -97,7 +97,7 @@ def test_a_section_that_does_not_name_its_kind_has_that_of_the_default(tmp_path:
             "did you mean optim.weight_decay? "
             "keys here: beta1, beta2, clip, embedding_lr, eps, lr, name, weight_decay",
         ),
-        ("optim.name=lars", f"optim.name: must be one of {OPTIMIZERS}, not 'lars'"),
+        ("optim.name=shampoo", f"optim.name: must be one of {OPTIMIZERS}, not 'shampoo'"),
         ("optim.name=[1]", f"optim.name: must be one of {OPTIMIZERS}, not '[1]'"),
         ("optim=3", "optim: must be a section of keys, not 3"),
         ("optim.beta1=1.5", "optim.beta1: input should be less than 1, not 1.5"),
