@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,11 @@ def write_embedder(folder: Path, source: Path, model: Any, length: int, width: i
             shutil.copyfile(file, folder / file.name)
     weights = {name: each.detach().cpu().contiguous() for name, each in model.state_dict().items()}
     save_weights(folder / "model.safetensors", weights, format="pt")
+    if "token_type_ids" not in signature(model.forward).parameters:
+        # Older versions of sentence-transformers would pass what the tokenizer makes by default.
+        described = read_json(folder / "tokenizer_config.json") or {}
+        names = {"model_input_names": ["input_ids", "attention_mask"]}
+        write_json(folder / "tokenizer_config.json", {**described, **names})
     config = read_json(source / "config.json") or {}
     write_json(folder / "config.json", {**config, "architectures": [type(model).__name__]})
     write_json(
