@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from crammed.errors import InputError
@@ -67,6 +67,7 @@ def _damaged(data: bytes, seed: int) -> bytes:
 @pytest.mark.parametrize("suffix", READERS)
 @MANY
 @given(seed=st.integers(0, 2**32), compression=st.sampled_from([*COMPRESS]), first=st.booleans())
+@example(seed=90, compression="", first=False)  # the version of a zip file
 def test_damaged_files(
     tmp_path: Path, suffix: str, seed: int, compression: str, first: bool
 ) -> None:
