@@ -52,7 +52,7 @@ FLOORS = (
     ("columns", "errors", "hints", "keys", "quantity", "safepath", "sentences", "__init__"),
 )
 FLOOR = {room: -floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-PUBLIC_FUNCTIONS = {*crammed._HOMES, "decide"}
+PUBLIC_FUNCTIONS = {*crammed._HOMES}
 
 
 def modules() -> dict[str, Path]:

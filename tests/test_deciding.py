@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import crammed
 from crammed.doctor import TINY
 from support.adapting import save_family
-from support.command import crammed
+from support.command import crammed as command
 
 SMALL = [*TINY, "compute.workers=1", "compute.dtype=float32"]
 
@@ -28,13 +29,13 @@ def tasks(tmp_path: Path) -> Path:
 
 
 def test_all_three_are_trained_scored_and_shown(
-    tmp_path: Path, tasks: Path, text_file: Path
+    tmp_path: Path, tasks: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_family(tmp_path / "encoder", "bert")
     words: list[str | Path] = ["decide", "encoder", *SMALL, "--data", text_file]
     words += ["--suite", "mine.yaml", "--tasks-data", tasks, "--protocol", "quick.yaml"]
     words += ["--budget", "4updates", "--out", "out", "--device", "cpu", "--json"]
-    done = crammed(*words, cwd=tmp_path)
+    done = command(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     ways = found["scores"]["animals"]["ways"]
@@ -47,11 +48,26 @@ def test_all_three_are_trained_scored_and_shown(
     assert 'href="from-scratch/report.html"' in page
     assert f"{ways['adapted']['score']:.1f}" in page
 
-    again = crammed(*words[:-1], cwd=tmp_path)
+    again = command(*words[:-1], cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert "animals" in again.stdout
     assert "report    out/report.html" in again.stdout
     assert again.stderr.count("pretraining  finished earlier") == 2
+
+    monkeypatch.chdir(tmp_path)
+    made = crammed.decide(
+        "encoder",
+        overrides=SMALL,
+        data=text_file,
+        suite="mine.yaml",
+        tasks_data=tasks,
+        protocol="quick.yaml",
+        budget="4updates",
+        out="out",
+        device="cpu",
+    )
+    assert made.result == found
+    assert "animals" in made._repr_html_()
 
 
 def test_faults_are_found_before_anything_is_trained(
@@ -63,9 +79,9 @@ def test_faults_are_found_before_anything_is_trained(
     words += ["--tasks-data", tasks, "--budget", "4updates"]
     for suite, said in (
         ("mine.yaml", "task animals: "),
-        ("blimp", "blimp has no tasks to fine-tune on: name another --suite"),
+        ("blimp", "nothing is fine-tuned on blimp: "),
     ):
-        done = crammed(*words, "--suite", suite, cwd=tmp_path)
+        done = command(*words, "--suite", suite, cwd=tmp_path)
         assert done.returncode == 2
         assert said in done.stderr
         assert len(done.stderr.splitlines()) == 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from crammed.interface.corpora import prepare as prepare
+    from crammed.interface.models import decide as decide
     from crammed.interface.models import embed as embed
     from crammed.interface.models import evaluate as evaluate
     from crammed.interface.models import finetune as finetune
@@ -22,6 +23,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "adapt": "interface.training",
+    "decide": "interface.models",
     "embed": "interface.models",
     "evaluate": "interface.models",
     "finetune": "interface.models",

@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from crammed.adaptation.adapting import Adaptation
-from crammed.errors import InputError
 from crammed.evaluation.decision import ADAPTED, AS_IT_IS, SCRATCH, decided, judged
-from crammed.evaluation.evaluation import WITHOUT_FINETUNING, Request, evaluate, read_tasks
+from crammed.evaluation.evaluation import Request, evaluate, read_tasks
 from crammed.evaluation.protocol import protocol_for
 from crammed.evaluation.suite import raise_for_failed_tasks
-from crammed.pipeline import run_everything
+from crammed.pipeline import GivenTasks, run_everything
 from crammed.report.decision import write_decision
 from crammed.rules.choosing import Asked
-from crammed.tasks.read import tasks_in
-from crammed.tasks.task import Suite, load_suite, suite_names
+from crammed.tasks.task import Suite
 from crammed.terminal.progress import Progress
+
+PROTOCOL = "cramming"
+"""One protocol for all models, whatever the recipe says; its rate follows the width."""
 
 
 def decide(
@@ -35,7 +36,7 @@ def decide(
     Args:
         scratch, adapting: what to run, `as_begun` in `places`.
         adaptation: of the encoder of others.
-        request: that encoder, and the tasks.
+        request: that encoder, the tasks, and how to score; without a protocol, `PROTOCOL`.
         out: the folder for everything.
 
     Returns:
@@ -46,6 +47,7 @@ def decide(
         InputError: wrong input; faults of the tasks are noticed before anything is trained.
         TaskFailed: everything finished, but a task has no score.
     """
+    request = replace(request, protocol=request.protocol or PROTOCOL)
     suite, runs = _readable(request), places(out)
     run_everything(scratch, runs[SCRATCH], None, None, progress)
     run_everything(adapting, runs[ADAPTED], None, None, progress, adaptation)
@@ -69,17 +71,13 @@ def places(out: Path) -> dict[str, Path]:
 
 
 def _readable(request: Request) -> Suite:
-    """The suite, whose data is read once so that its faults are known before anything is trained.
+    """The tasks, whose data is read once so that its faults are known before anything is trained.
 
     Raises:
         InputError: the suite fine-tunes nothing, or its tasks have faults.
     """
-    if request.suite in WITHOUT_FINETUNING:
-        raise InputError(f"{request.suite} has no tasks to fine-tune on: name another --suite")
-    suite = load_suite(request.suite)
-    data = None if request.data == "hub" else Path(request.data)
-    tasks = suite.select(request.tasks or tasks_in(suite, data))
+    given = GivenTasks.of(request.suite, request.data)
+    tasks = given.suite.select(request.tasks or given.names())
     batch = protocol_for(request.model, request.protocol, request.seeds).batch
-    own = None if request.suite in suite_names() else request.suite
-    read_tasks(suite, tasks, data, batch, own)
-    return suite
+    read_tasks(given.suite, tasks, given.folder, batch, given.file)
+    return given.suite.model_copy(update={"tasks": {task.name: task for task in tasks}})

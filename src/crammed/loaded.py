@@ -18,9 +18,8 @@ from crammed.config import ComputeConfig
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import BackboneSpec
-from crammed.evaluation.finetuning.batches import EncodedSplit
 from crammed.evaluation.finetuning.engine import Numerics, predict
-from crammed.evaluation.vectors import MeanOfTokens
+from crammed.evaluation.vectors import MeanOfTokens, encoded
 from crammed.finetuned.folder import DESCRIPTION
 from crammed.finetuned.prediction import Predictor
 from crammed.machine.device import choose_device
@@ -77,11 +76,10 @@ class Model:
                 f"{self.backbone.name} was trained on texts of at most {longest} tokens: choose "
                 f"max_length={longest} or less"
             )
-        tokens = self.backbone.tokenize([*map(_texts, texts)], max_length or longest, words=False)
+        given = [*map(_texts, texts)]
+        rows = encoded(self.backbone, given, max_length or longest, self.device)
         if max_length is None:
-            _warn(tokens.cut, longest)
-        labels = np.zeros(len(texts), np.float32)
-        rows = EncodedSplit(tokens, labels, 1, self.backbone.pad, self.device)
+            _warn(rows.cut, longest)
         return predict(MeanOfTokens(self.model), rows, self._numerics)
 
     def fill(self, text: str, count: int = 5) -> list[list[tuple[str, float]]]:

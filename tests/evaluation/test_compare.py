@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -223,7 +224,11 @@ def test_the_cheapest_way_that_is_not_shown_to_be_worse_is_decided_for(
         fields: dict[str, Any] = {"interval": [96 - 100 * share, 104 - 100 * share]}
         fields |= {} if linear is None else {"linear": linear}
         folders[way] = _evaluated(tmp_path / way, {"lr": n}, share, **fields)
+    earlier = json.loads((folders["as it is"] / "scores.json").read_text())
+    earlier["suites"]["mine"]["tasks"]["b"] = number(99)  # of a call that asked for more tasks
+    write_json(folders["as it is"] / "scores.json", earlier)
     scores = judged(suite, folders)
+    assert scores.keys() == {"a"}
     assert (scores["a"]["best"], scores["a"]["level"]) == (best, level)
     assert decided(scores) == level[0]
     words = sentences(scores)

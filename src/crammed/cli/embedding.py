@@ -10,7 +10,6 @@ import typer
 from crammed.cli.models import DeviceOption, DtypeOption, ModelArgument, TrustOption
 from crammed.cli.options import BudgetOption, DataOption, JsonOption
 from crammed.cli.output import print_result
-from crammed.errors import InputError
 
 DEFAULT = "10m"
 """The budget, unless one is named."""
@@ -39,11 +38,9 @@ def embed(
     """Tune an encoder into sentence embeddings, on unlabelled text."""
     from crammed.interface import models
 
-    if not data:
-        raise InputError("no data: name a file or folder of text, as in --data my-text.jsonl.zst")
     done = models.embed(
         model,
-        data=data,
+        data=data or [],
         out=out,
         budget=budget or DEFAULT,
         partners=partners,

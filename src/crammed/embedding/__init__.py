@@ -5,4 +5,5 @@ passages  text -> passages, and which of them are neighbours
 tuning    the contrastive loss, and the loop
 scoring   what vectors are worth, before and after
 folder    the folder, and its check
+card      its README.md, and its scores in words
 """

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from crammed.evaluation.comparison import differences
 from crammed.evaluation.folder import read_scores
+from crammed.evaluation.scores.table import interval_text
 from crammed.tasks.task import Suite
 
 SCRATCH, ADAPTED, AS_IT_IS, LINEAR = "from scratch", "adapted", "as it is", "TF-IDF"
@@ -22,7 +24,7 @@ _DONE = {
 
 
 def judged(suite: Suite, folders: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
-    """Compare the ways on every score of the suite, and on its means.
+    """Compare the ways on every score of the suite.
 
     Args:
         folders: of the ways, the evaluation folders with their scores.
@@ -34,44 +36,63 @@ def judged(suite: Suite, folders: Mapping[str, Path]) -> dict[str, dict[str, Any
         model. A score that a model lacks is ``{"metric", "failed": reason}``.
     """
     tasks = {w: read_scores(f)["suites"][suite.name]["tasks"] for w, f in folders.items()}
+    behind = _behind(suite, folders)
     found = {}
-    for name in next(iter(tasks.values())):
+    for name in (number for task in suite.tasks.values() for number in task.numbers):
         each = {way: scores[name] for way, scores in tasks.items()}
         metric = next(iter(each.values()))["metric"]
-        if failed := [
-            f"{way}: {score['failed']}" for way, score in each.items() if "failed" in score
-        ]:
+        failed = [f"{way}: {score['failed']}" for way, score in each.items() if "failed" in score]
+        if failed:
             found[name] = {"metric": metric, "failed": failed[0]}
         else:
-            found[name] = {"metric": metric, **_judged(name, suite, folders, each)}
+            found[name] = {
+                "metric": metric,
+                **_judged(each, {b[1:] for b in behind if b[0] == name}),
+            }
     return found
 
 
-def _judged(
-    name: str, suite: Suite, folders: Mapping[str, Path], scores: Mapping[str, Any]
-) -> dict[str, Any]:
+def _behind(suite: Suite, folders: Mapping[str, Path]) -> set[tuple[str, str, str]]:
+    """(score, way, other way) wherever the first way is worse by more than chance explains."""
+    found = set()
+    for a, b in combinations(folders, 2):
+        for entry in differences(suite, folders[a], folders[b]):
+            low, high = entry.get("interval") or (0.0, 0.0)
+            if low > 0.0:
+                found.add((entry["name"], b, a))
+            elif high < 0.0:
+                found.add((entry["name"], a, b))
+    return found
+
+
+def _judged(scores: Mapping[str, Any], behind: set[tuple[str, str]]) -> dict[str, Any]:
     ways = {way: {"score": s["median"], "interval": s["interval"]} for way, s in scores.items()}
     best = max(ways, key=lambda way: ways[way]["score"])
-    level = {best, *(w for w in ways if w != best and not _worse(name, suite, folders, best, w))}
+    level = {way for way in ways if (way, best) not in behind}
     linear = next(iter(scores.values())).get("linear")
     if linear is not None:
         low, high = ways[best]["interval"] or (ways[best]["score"],) * 2
         ways[LINEAR] = {"score": linear, "interval": None}
         level = {LINEAR} if linear > high else level | ({LINEAR} if linear >= low else set())
         best = LINEAR if linear > ways[best]["score"] else best
-    in_order = [way for way in WAYS if way in level]
     return {
         "ways": {way: ways[way] for way in WAYS if way in ways},
         "best": best,
-        "level": in_order,
+        "level": [way for way in WAYS if way in level],
     }
 
 
-def _worse(name: str, suite: Suite, folders: Mapping[str, Path], best: str, way: str) -> bool:
-    """Whether chance does not explain how far a way is behind the best."""
-    entries = {each["name"]: each for each in differences(suite, folders[best], folders[way])}
-    interval = entries[name].get("interval")
-    return interval is not None and interval[0] > 0.0
+def ways_in(scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The ways that have a score, from the one that costs least."""
+    return [way for way in WAYS if any(way in each.get("ways", ()) for each in scores.values())]
+
+
+def cell(score: Mapping[str, Any], way: str) -> str:
+    """A way's score with its interval: ``82.1 (80.0 to 84.3)``."""
+    if (own := score.get("ways", {}).get(way)) is None:
+        return "none"
+    beside = "" if own["interval"] is None else f" ({interval_text(own['interval'])})"
+    return f"{own['score']:.1f}{beside}"
 
 
 def decided(scores: Mapping[str, Mapping[str, Any]]) -> str | None:

@@ -2,7 +2,7 @@
 
 training  run, pretrain, adapt
 corpora   prepare
-models    evaluate, finetune, embed
+models    evaluate, decide, finetune, embed
 results   what these return
 lines     results in words
 asking    the options that several of them share, and the configuration that results

@@ -27,6 +27,7 @@ Overrides = Mapping[str, Any] | Sequence[str]
 Texts = File | Sequence[File]
 """Where text lies: one or several of what ``--data`` takes."""
 
+NO_DATA = "no data: name a file or folder of text, as in --data my-text.jsonl.zst"
 _SET_BY_OPTIONS = (
     ("--budget", "budget.limit"),
     ("--seed", "seed"),
@@ -91,7 +92,7 @@ def configure(
     if corpus is None and asked.choice is not None and asked.config.corpus is not None:
         raise InputError(f"{path} was begun with a prepared corpus: name it, with --corpus")
     if needs_data and corpus is None and not asked.config.data.sources:
-        raise InputError("no data: name a file or folder of text, as in --data my-text.jsonl.zst")
+        raise InputError(NO_DATA)
     if path is None and last is not None:
         path = default_out(asked, Path(corpus_dir or asked.config.data.sources[0].path).name, last)
         asked = as_begun(path, asked)

@@ -1,29 +1,39 @@
-"""What scores and fine-tunes models: evaluate, finetune, embed."""
+"""What scores and fine-tunes models: evaluate, decide, finetune, embed."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import cast, get_args
 
+from crammed import deciding
+from crammed.adaptation.adapting import Adaptation, ask_for
+from crammed.adaptation.original import Original
 from crammed.budget import Budget
 from crammed.embedding.making import make
 from crammed.embedding.tuning import Partners, Tuning
 from crammed.errors import CrammedError, InputError
 from crammed.evaluation import evaluation
+from crammed.evaluation.decision import ADAPTED, SCRATCH
 from crammed.evaluation.evaluation import Request
 from crammed.files.folders import behind_links
 from crammed.files.writing import check_file
 from crammed.finetuned.keeping import keep
 from crammed.interface.asking import (
+    NO_DATA,
     File,
+    Overrides,
     Texts,
     compute_config,
+    configure,
     shown_progress,
     sources_of,
     task_names,
+    words_of,
 )
-from crammed.interface.results import Embedder, Evaluation, FineTuned
+from crammed.interface.results import Decision, Embedder, Evaluation, FineTuned
 from crammed.report.page import write_report
 from crammed.tasks.task import no_such
 from crammed.terminal.progress import Progress
@@ -97,6 +107,61 @@ def _rewrite_report(run: Path, folder: Path, progress: Progress) -> None:
         progress.line(f"report  {write_report([run], report)}")
     except CrammedError as error:
         progress.line(f"report  not rewritten: {one_line(error).partition(';')[0]}")
+
+
+_OF_BOTH = re.compile(r"(data|batch|compute)\.")
+
+
+def decide(
+    model: File,
+    recipe: str | None = None,
+    overrides: Overrides = (),
+    *,
+    data: Texts,
+    suite: File,
+    tasks_data: File,
+    tasks: str | Sequence[str] | None = None,
+    budget: str | Budget | None = None,
+    seed: int | None = None,
+    seeds: int | None = None,
+    protocol: File | None = None,
+    out: File = "decision",
+    jobs: int | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+) -> Decision:
+    """Train from scratch, adapt an encoder, or take it as it is, as ``crammed decide``.
+
+    The same call again goes on where an earlier one ended.
+
+    Args:
+        model: an encoder of others: a Hugging Face folder, or a name on the hub.
+        recipe, overrides: what to train from scratch; values of data, batch and compute are for
+            both runs.
+        out: the folder for everything.
+
+    The other arguments, and errors, are those of `crammed.run` and `evaluate`.
+    """
+    original = Original.find(str(model))
+    request = Request(
+        model=str(model),
+        suite=str(suite),
+        data=str(tasks_data),
+        tasks=None if tasks is None else tuple(task_names(tasks)),
+        seeds=seeds,
+        protocol=None if protocol is None else str(protocol),
+        untrained=False,
+        jobs=jobs,
+        compute=compute_config(device, dtype),
+    )
+    folder = behind_links(Path(out))
+    runs, words = deciding.places(folder), words_of(overrides)
+    both, other = [*filter(_OF_BOTH.match, words)], partial(ask_for, original)
+    scratch, _, _ = configure(recipe, words, {}, budget, seed, data, out=runs[SCRATCH])
+    adapting, _, _ = configure(None, both, {}, budget, seed, data, out=runs[ADAPTED], ask=other)
+    with shown_progress() as progress:
+        result = deciding.decide(scratch, adapting, Adaptation(original), request, folder, progress)
+    return Decision(folder, result)
 
 
 def finetune(
@@ -173,6 +238,8 @@ def embed(
     Raises:
         InputError: something given is wrong, or missing.
     """
+    if not (sources := sources_of(data)):
+        raise InputError(NO_DATA)
     limit = Budget.parse(budget) if isinstance(budget, str) else budget
     if partners not in get_args(Partners):
         raise InputError(no_such("partners", partners, get_args(Partners)))
@@ -182,7 +249,7 @@ def embed(
     with shown_progress() as progress:
         result = make(
             str(model),
-            sources_of(data),
+            sources,
             behind_links(kept),
             tuning,
             rated,

@@ -10,6 +10,7 @@ from typing import Any
 from crammed.data.corpus import Corpus
 from crammed.data.show import describe_corpus
 from crammed.embedding.card import score_lines
+from crammed.evaluation.decision import cell, sentences, ways_in
 from crammed.evaluation.scores.table import heldout_text
 from crammed.extras import import_extra
 from crammed.interface.lines import Line, run_lines, score_text
@@ -153,6 +154,39 @@ class FineTuned(Evaluation):
 
     def _lines(self) -> list[Line]:
         return [*super()._lines(), ("model", str(self.model))]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Three ways to an encoder, scored on the same tasks.
+
+    Attributes:
+        folder: with both runs, the scores, and ``report.html``.
+        result: everything, as ``--json`` prints it.
+    """
+
+    folder: Path
+    result: dict[str, Any]
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """By task: the score of each way, the best one, and those level with it."""
+        scores: dict[str, Any] = self.result["scores"]
+        return scores
+
+    @property
+    def lines(self) -> list[Line]:
+        """What to do and why, in words."""
+        return [("decision", sentences(self.scores)), ("report", self.result["report"])]
+
+    def _repr_html_(self) -> str:
+        from crammed.report.notebook import table_html
+
+        shown = {
+            name: (f"{way} {cell(s, way)}" for way in ways_in({name: s}))
+            for name, s in self.scores.items()
+        }
+        return table_html([*((name, [*each]) for name, each in shown.items()), *self.lines])
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import crammed
-from crammed.evaluation.decision import WAYS, sentences
+from crammed.evaluation.decision import sentences, ways_in
 from crammed.files.writing import write_text
 from crammed.report.bars import Bar
 from crammed.report.page import templates
@@ -34,9 +34,7 @@ def write_decision(
         .render(
             scores=scores,
             bars={name: _bars(each) for name, each in scores.items() if "ways" in each},
-            ways=[
-                way for way in WAYS if any(way in each.get("ways", ()) for each in scores.values())
-            ],
+            ways=ways_in(scores),
             models=models,
             reports=reports,
             sentences=sentences(scores),

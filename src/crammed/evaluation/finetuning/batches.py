@@ -41,6 +41,9 @@ class EncodedSplit:
         choices: C.
         pad: id of the padding token.
         word_counts: [N] the number of words in each sequence, for kind tokens; None for others.
+
+    Attributes:
+        cut: how many sequences were truncated.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class EncodedSplit:
         word_counts: NDArray[np.int64] | None = None,
     ) -> None:
         self.choices = choices
+        self.cut = tokens.cut
         self.lengths: NDArray[np.int64] = np.diff(tokens.offsets)
         self._pad = pad
         self._ids = torch.from_numpy(tokens.ids).to(device, torch.int64)
