@@ -25,8 +25,8 @@ from crammed.model.count import parameters
 from crammed.rules.recipe import load_config
 from crammed.rules.sizing import with_values
 from crammed.runs.environment import environment
-from crammed.training.build import build
-from crammed.training.plan import Update
+from crammed.training.update.build import build
+from crammed.training.update.planned import Update
 
 Json = dict[str, Any]
 Options = TypeVar("Options", bound=OptimizerConfig)

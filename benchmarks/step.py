@@ -50,7 +50,7 @@ from crammed.files.writing import write_json
 from crammed.machine.device import Device, choose_device
 from crammed.machine.energy import Meter, gpu_counters
 from crammed.model.count import train_flops_per_token
-from crammed.training.build import new_model
+from crammed.training.update.build import new_model
 
 WARM = 2
 MOST_SHAPES = 256

@@ -38,6 +38,7 @@ FLOORS = (
     ("evaluation",),
     ("planning",),
     ("training",),
+    ("training.update",),
     ("export",),
     ("runs",),
     ("rules",),

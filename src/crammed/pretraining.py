@@ -33,9 +33,9 @@ from crammed.runs.longer import train_longer
 from crammed.runs.summary import Summary, Training, checked, read_summary
 from crammed.terminal.progress import Progress
 from crammed.training.agenda import TRAINING
-from crammed.training.build import build_for
 from crammed.training.distributed import Group
 from crammed.training.loop import Trained, pretrain
+from crammed.training.update.build import build_for
 
 EXA = 1e18
 _SHOWN = ("metric", "median", "spread", "interval", "official", "untrained", "gain", "linear")

@@ -29,8 +29,8 @@ from crammed.machine.device import Device
 from crammed.model.trained import load_trained
 from crammed.runs.listing import list_runs
 from crammed.terminal.progress import SILENT
-from crammed.training.plan import Update
-from crammed.training.step import TrainStep
+from crammed.training.update.planned import Update
+from crammed.training.update.step import TrainStep
 from support.adapting import FAMILIES, SMALL, adapt, save_family
 from support.models import save_model, save_tokenizer, untrained, word_pieces
 from support.text import tiny

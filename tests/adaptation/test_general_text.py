@@ -14,7 +14,7 @@ from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.heldout_score import heldout_score
 from crammed.model.trained import exported_model
-from crammed.training.step import TrainStep
+from crammed.training.update.step import TrainStep
 from support.adapting import adapt
 from support.command import crammed
 from support.models import save_model

@@ -20,9 +20,9 @@ from crammed.kernels.linear_cross_entropy import (
     linear_cross_entropy_reference,
 )
 from crammed.machine.device import Device, choose_device
-from crammed.training import objective
-from crammed.training.build import new_model, step_of
-from crammed.training.plan import Update
+from crammed.training.update import objective
+from crammed.training.update.build import new_model, step_of
+from crammed.training.update.planned import Update
 from support.text import tiny
 
 

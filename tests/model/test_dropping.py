@@ -11,7 +11,7 @@ import torch
 
 from crammed.machine.device import Device
 from crammed.model.classifiers import POOLINGS, SequenceClassifier
-from crammed.training.build import build
+from crammed.training.update.build import build
 from support.steps import SPECIALS, rows_of, update_of
 from support.text import tiny
 from support.variants import CHOICES, VOCAB, configuration, random_model, some_ids

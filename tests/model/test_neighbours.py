@@ -13,7 +13,7 @@ from torch import Tensor
 from crammed.errors import InputError
 from crammed.model.attention import NEIGHBOURS, Attention
 from crammed.model.encoder import initialise
-from crammed.training.build import new_model
+from crammed.training.update.build import new_model
 from support.text import tiny
 from support.variants import configuration
 

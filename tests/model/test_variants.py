@@ -26,7 +26,7 @@ from crammed.model.layer import Layer
 from crammed.model.matrices import start_matrices
 from crammed.model.mixers import MIXERS
 from crammed.model.positions import POSITIONS
-from crammed.training.precision import recompute, training_copy
+from crammed.training.update.precision import recompute, training_copy
 from support.variants import (
     CHOICES,
     LENGTH,

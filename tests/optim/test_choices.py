@@ -25,11 +25,11 @@ from crammed.optim.build import Optimizers, build_optimizer, update_flops
 from crammed.rules.recipe import load_config
 from crammed.rules.sizing import flops_per_token
 from crammed.runs.directory import RunDir
-from crammed.training.build import build
 from crammed.training.checkpoint import Checkpoints, load_checkpoint
 from crammed.training.plan import Planner
 from crammed.training.session import Session
-from crammed.training.step import TrainStep
+from crammed.training.update.build import build
+from crammed.training.update.step import TrainStep
 from support.steps import SPECIALS, rows_of, update_of
 from support.text import tiny
 

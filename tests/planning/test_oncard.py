@@ -17,7 +17,7 @@ from crammed.model.count import parameters
 from crammed.optim.muon import ITERATIONS, orthogonalisation_flops, orthogonalise
 from crammed.planning.oncard import BANDWIDTH, LAUNCH, counted_speed
 from crammed.rules.recipe import load_config
-from crammed.training.memory import allocated, bytes_per_parameter
+from crammed.training.update.memory import allocated, bytes_per_parameter
 
 PAPER = load_config("crammed-2022")
 VOCAB = PAPER.tokenizer.vocab_size

@@ -13,8 +13,8 @@ from crammed.data.corpus import Corpus, RowStream
 from crammed.machine.device import Device
 from crammed.planning.parts import PartTimes, measure_speed
 from crammed.terminal.progress import SILENT
-from crammed.training.build import new_model
-from crammed.training.step import TrainStep
+from crammed.training.update.build import new_model
+from crammed.training.update.step import TrainStep
 from support.costs import play_costs
 from support.costs import timed_config as config
 from support.text import FakeClock

@@ -14,7 +14,7 @@ from crammed.machine.device import Device
 from crammed.planning import speed
 from crammed.planning.speed import Measured, training_speed
 from crammed.rules.sizing import flops_per_token
-from crammed.training.step import TrainStep
+from crammed.training.update.step import TrainStep
 from support.costs import timed_config
 from support.text import FakeClock
 

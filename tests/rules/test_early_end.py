@@ -45,7 +45,8 @@ from crammed.study.spec.arms import load_study
 from crammed.terminal.progress import SILENT, Progress
 from crammed.training.heldout_meter import rows_on_the_way
 from crammed.training.loop import pretrain
-from crammed.training.plan import Planner, Update
+from crammed.training.plan import Planner
+from crammed.training.update.planned import Update
 from support.text import FakeClock, tiny
 
 BUDGETS = ("1000h", "1e12tok", "1000000updates", "1e18flop")

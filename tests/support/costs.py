@@ -12,8 +12,8 @@ from crammed.data.masking import predicted_positions
 from crammed.planning.parts import PartTimes
 from crammed.runs.directory import RunDir
 from crammed.training import checkpoint, heldout_meter
-from crammed.training.plan import Update
-from crammed.training.step import TrainStep
+from crammed.training.update.planned import Update
+from crammed.training.update.step import TrainStep
 from support.text import FakeClock, tiny
 
 

@@ -15,9 +15,9 @@ from crammed.config import RunConfig
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM
-from crammed.training.build import build
-from crammed.training.plan import Update
-from crammed.training.step import TrainStep
+from crammed.training.update.build import build
+from crammed.training.update.planned import Update
+from crammed.training.update.step import TrainStep
 from support.text import tiny
 
 SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)

@@ -15,8 +15,8 @@ from torch import Tensor
 from crammed.config import ModelConfig, RunConfig
 from crammed.data.borders import same_document
 from crammed.machine.device import Device
-from crammed.training.objective import MaskedTokens
-from crammed.training.step import TrainStep
+from crammed.training.update.objective import MaskedTokens
+from crammed.training.update.step import TrainStep
 from support.steps import SPECIALS, step_with, update_of
 from support.text import tiny
 from support.variants import VOCAB, any_model, configuration, random_model

@@ -14,12 +14,12 @@ from crammed.machine.device import Device
 from crammed.runs.directory import RunDir
 from crammed.runs.logs import read_events
 from crammed.terminal.progress import SILENT
-from crammed.training.average import KEY
-from crammed.training.build import build
 from crammed.training.checkpoint import Checkpoints, load_checkpoint
 from crammed.training.loop import pretrain
 from crammed.training.session import Session
-from crammed.training.step import TrainStep
+from crammed.training.update.average import KEY
+from crammed.training.update.build import build
+from crammed.training.update.step import TrainStep
 from support.steps import SPECIALS, rows_of, update_of
 from support.text import tiny
 

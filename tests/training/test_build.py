@@ -14,8 +14,8 @@ from crammed.machine.device import Device
 from crammed.model.encoder import products_of
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import SILENT
-from crammed.training.build import new_model
 from crammed.training.loop import pretrain
+from crammed.training.update.build import new_model
 from support.text import tiny
 
 

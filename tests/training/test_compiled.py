@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from crammed.errors import InputError
 from crammed.machine.device import Device, can_compile_for_cpu
 from crammed.rules.recipe import recipe_names
-from crammed.training.step import MOST_SHAPES
+from crammed.training.update.step import MOST_SHAPES
 from support.steps import rows_of, step_with, update_of
 from support.text import tiny
 

@@ -20,10 +20,10 @@ from crammed.files.writing import write_json
 from crammed.machine.device import Device
 from crammed.model.trained import load_trained
 from crammed.runs.directory import RunDir
-from crammed.training.build import build
 from crammed.training.checkpoint import Checkpoints, load_checkpoint
 from crammed.training.session import Session
-from crammed.training.step import TrainStep
+from crammed.training.update.build import build
+from crammed.training.update.step import TrainStep
 from support.models import untrained
 from support.steps import SPECIALS
 from support.text import tiny

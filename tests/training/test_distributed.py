@@ -186,7 +186,7 @@ def test_when_one_dies_the_other_ends_and_both_go_on(
     out = tmp_path / "run"
     words = ["train.checkpoint_seconds=1e-9", "--budget=12updates"]
     commands = [CRAMMED, CRAMMED]
-    commands[rank] = dying("crammed.training.step:TrainStep.apply", call=7)
+    commands[rank] = dying("crammed.training.update.step:TrainStep.apply", call=7)
     with group(corpus, out, commands, *words) as members:
         errors = [member.communicate(timeout=PATIENCE)[1] for member in members]
     error = errors[1 - rank]
@@ -207,8 +207,9 @@ def test_the_threads_of_a_connection_cannot_abort_the_end(tmp_path: Path, corpus
     assert json.loads(ends[0][0].splitlines()[-1])  # nothing that was printed is lost
 
 
+OTHER_START = "import crammed.training.update.build as b; b.key = lambda *_: 7"
 OTHER_WEIGHTS = """
-import crammed.training.step as step
+import crammed.training.update.step as step
 apply = step.TrainStep.apply
 def apply_wrongly(self, factor):
     norm = apply(self, factor)
@@ -224,7 +225,11 @@ step.TrainStep.apply = apply_wrongly
         ("", ["--seed=7"], "seed"),
         ("", ["optim.lr=5e-3", "batch.rows=9"], "optim, batch"),
         ("", ["--out=/nowhere/else"], "the run directory that it sees"),
-        ("import crammed.training.build as b; b.key = lambda *_: 7", [], "the weights that it"),
+        (
+            OTHER_START,
+            [],
+            "the weights that it",
+        ),
         (OTHER_WEIGHTS, [], "its weights"),
     ],
 )
@@ -249,7 +254,7 @@ def test_a_process_that_hangs_is_not_waited_for_for_ever(
 ) -> None:
     impatient = "import crammed.training.watchdog as w; w.PATIENCE = 2.0"
     commands = [prepared(impatient), prepared(impatient)]
-    commands[rank] = dying("crammed.training.step:TrainStep.apply", call=3, by="SIGSTOP")
+    commands[rank] = dying("crammed.training.update.step:TrainStep.apply", call=3, by="SIGSTOP")
     with group(corpus, tmp_path / "run", commands, "--budget=12updates") as members:
         _, error = members[1 - rank].communicate(timeout=PATIENCE)
         assert members[1 - rank].returncode == 1, error

@@ -20,9 +20,9 @@ from crammed.runs.directory import RunDir, read_config
 from crammed.runs.logs import read_lines, read_metrics
 from crammed.terminal.progress import SILENT, Progress
 from crammed.training.loop import Trained
-from crammed.training.plan import Update
 from crammed.training.recorder import FEWEST, Spikes
-from crammed.training.step import TrainStep
+from crammed.training.update.planned import Update
+from crammed.training.update.step import TrainStep
 from support.steps import after_gradients
 from support.text import FakeClock, tiny
 from support.training import train

@@ -98,7 +98,7 @@ def test_after_a_failed_export_training_does_not_go_on(
     def further(*_: object) -> None:
         raise AssertionError("training goes on")
 
-    monkeypatch.setattr("crammed.training.step.TrainStep.gradients", further)
+    monkeypatch.setattr("crammed.training.update.step.TrainStep.gradients", further)
     summary = finish(config, corpus, run, cpu)
     assert summary.updates == before[-1]["update"] == 4
     assert read_metrics(run) == before
@@ -179,7 +179,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     command = ["pretrain", *MODEL, *often, "--json", "--out"]
     assert crammed(*command, tmp_path / "whole").returncode == 0
     run = tmp_path / "run"
-    killed = python(*dying("crammed.training.step:TrainStep.apply", 4), *command, run)
+    killed = python(*dying("crammed.training.update.step:TrainStep.apply", 4), *command, run)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     weights = run / "checkpoints" / "step-00000003" / "model.safetensors"
     content = bytearray(weights.read_bytes())

@@ -19,7 +19,7 @@ from crammed.config import ModelConfig
 from crammed.machine.device import Device
 from crammed.model.blocks import Linear
 from crammed.model.encoder import MaskedLM
-from crammed.training.float8 import (
+from crammed.training.update.float8 import (
     BACKWARD,
     FORWARD,
     MARGIN,
@@ -27,8 +27,8 @@ from crammed.training.float8 import (
     Float8Scales,
     quantised,
 )
-from crammed.training.precision import training_copy
-from crammed.training.step import TrainStep
+from crammed.training.update.precision import training_copy
+from crammed.training.update.step import TrainStep
 from support.steps import rows_of, step_with, update_of
 from support.text import tiny
 from support.variants import VARIANTS, VOCAB

@@ -18,9 +18,9 @@ from crammed.machine.device import Device
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import Progress
 from crammed.training.loop import pretrain
-from crammed.training.objective import MaskedTokens
-from crammed.training.plan import Update
-from crammed.training.step import TrainStep
+from crammed.training.update.objective import MaskedTokens
+from crammed.training.update.planned import Update
+from crammed.training.update.step import TrainStep
 from support.text import FakeClock, tiny
 from support.training import train
 

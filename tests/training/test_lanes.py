@@ -23,9 +23,9 @@ from crammed.optim.muon import Muon
 from crammed.runs.directory import RunDir
 from crammed.runs.logs import read_events
 from crammed.terminal.progress import SILENT, Progress
-from crammed.training.lanes import lanes_of, with_lanes
-from crammed.training.objective import MaskedTokens
-from crammed.training.step import TrainStep
+from crammed.training.update.lanes import lanes_of, with_lanes
+from crammed.training.update.objective import MaskedTokens
+from crammed.training.update.step import TrainStep
 from support.steps import rows_of, step_with, update_of
 from support.text import tiny
 
@@ -171,7 +171,7 @@ def test_a_lane_for_each_thread_where_it_pays(
 
 def test_processes_that_train_together_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    monkeypatch.setattr("crammed.training.lanes.world_size", lambda: 2)
+    monkeypatch.setattr("crammed.training.update.lanes.world_size", lambda: 2)
     assert lanes_of(tiny("crammed", "batch.rows=64"), CPU) == 1
 
 
@@ -229,7 +229,7 @@ def test_a_run_that_goes_on_elsewhere_has_no_lanes(
         run.event("lanes", count=2)
         gpu = dataclasses.replace(CPU, torch=torch.device("cuda"))
         assert with_lanes(config, run, gpu, SILENT).compute.lanes == 1
-        monkeypatch.setattr("crammed.training.lanes.world_size", lambda: 2)
+        monkeypatch.setattr("crammed.training.update.lanes.world_size", lambda: 2)
         assert lanes_in(config, run) == 1
 
 

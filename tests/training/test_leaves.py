@@ -13,10 +13,10 @@ from crammed.config import ModelConfig
 from crammed.machine.device import Device
 from crammed.model.blocks import Linear
 from crammed.model.encoder import MaskedLM
-from crammed.training import objective
-from crammed.training.float8 import Float8Linear
-from crammed.training.objective import MaskedTokens
-from crammed.training.precision import Found, Leaves, training_copy
+from crammed.training.update import objective
+from crammed.training.update.float8 import Float8Linear
+from crammed.training.update.objective import MaskedTokens
+from crammed.training.update.precision import Found, Leaves, training_copy
 from support.steps import rows_of, step_with, update_of
 from support.text import tiny
 from support.variants import VARIANTS, VOCAB, configuration, random_model, some_ids

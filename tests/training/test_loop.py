@@ -22,8 +22,9 @@ from crammed.model.count import train_flops_per_token
 from crammed.optim.build import update_flops
 from crammed.runs.logs import read_lines, read_metrics
 from crammed.training.heldout_meter import FEWEST_ROWS, MOST_ROWS, rows_on_the_way
-from crammed.training.plan import Planner, Update
-from crammed.training.step import TrainStep
+from crammed.training.plan import Planner
+from crammed.training.update.planned import Update
+from crammed.training.update.step import TrainStep
 from support.steps import after_gradients
 from support.text import FakeClock, tiny
 from support.training import train

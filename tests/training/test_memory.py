@@ -14,17 +14,17 @@ from crammed.errors import InputError
 from crammed.machine.device import Device, is_out_of_memory
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.model.layer import Layer
-from crammed.training.build import build, step_of
-from crammed.training.memory import (
+from crammed.training.update.build import build, step_of
+from crammed.training.update.memory import (
     LEAST_TOKENS,
     MOST_TOKENS,
     SHARE,
     bytes_per_parameter,
     fitting_rows,
 )
-from crammed.training.objective import MaskedTokens
-from crammed.training.plan import Update
-from crammed.training.step import TrainStep
+from crammed.training.update.objective import MaskedTokens
+from crammed.training.update.planned import Update
+from crammed.training.update.step import TrainStep
 from support.steps import SPECIALS
 from support.text import tiny
 
@@ -273,7 +273,9 @@ def test_a_model_larger_than_the_memory_is_refused_before_it_is_made(
     assert bytes_per_parameter(tiny("crammed", "optim.name=sgd", "train.average=0.9")) == 16
     most = 16 * sum(p.numel() for p in MaskedLM(small.model, 64).parameters())
     for bytes_here, fits in ((most, True), (most - 1, False)):
-        monkeypatch.setattr("crammed.training.memory.memory_of", lambda kind, n=bytes_here: n)
+        monkeypatch.setattr(
+            "crammed.training.update.memory.memory_of", lambda kind, n=bytes_here: n
+        )
         if fits:
             build(small, 64, SPECIALS, cpu)
         else:

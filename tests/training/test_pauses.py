@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from crammed.budget import Ledger, Work
 from crammed.config import RunConfig
-from crammed.training.plan import Planner, Update
+from crammed.training.plan import Planner
+from crammed.training.update.planned import Update
 from support.text import FakeClock, tiny
 
 AN_UPDATE, A_ROW = 0.2, 0.02

@@ -22,9 +22,9 @@ from crammed.optim.muon import COEFFICIENTS, ITERATIONS, orthogonalise
 from crammed.runs.logs import read_lines, read_metrics
 from crammed.training import recorder
 from crammed.training.agenda import Agenda
-from crammed.training.plan import Update
-from crammed.training.precision import LossScale, recompute, training_copy
-from crammed.training.step import TrainStep, moved
+from crammed.training.update.planned import Update
+from crammed.training.update.precision import LossScale, recompute, training_copy
+from crammed.training.update.step import TrainStep, moved
 from support.steps import after_gradients, rows_of, step_with, update_of
 from support.text import tiny
 from support.training import train

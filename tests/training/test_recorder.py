@@ -14,9 +14,9 @@ from crammed.machine.waiting import Neighbours
 from crammed.runs.directory import RunDir
 from crammed.runs.logs import read_lines, read_metrics
 from crammed.terminal.progress import SILENT, Progress
-from crammed.training.plan import Update
 from crammed.training.recorder import Recorder
 from crammed.training.session import Session
+from crammed.training.update.planned import Update
 from support.steps import step_with
 from support.text import tiny
 

@@ -13,9 +13,9 @@ from crammed.config import ModelConfig
 from crammed.machine.device import COMPARES_8_BITS, Device
 from crammed.model.attention import Attention
 from crammed.model.encoder import MaskedLM, initialise
-from crammed.training.objective import MaskedTokens
-from crammed.training.precision import training_copy
-from crammed.training.regions import RegionalEncoder
+from crammed.training.update.objective import MaskedTokens
+from crammed.training.update.precision import training_copy
+from crammed.training.update.regions import RegionalEncoder
 from support.steps import rows_of, step_with, update_of
 from support.text import tiny
 from support.variants import VARIANTS, VOCAB, some_ids

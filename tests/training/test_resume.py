@@ -29,7 +29,7 @@ def test_kill_9_and_again_gives_the_same_weights(tmp_path: Path) -> None:
     whole, run = tmp_path / "whole", tmp_path / "run"
     assert crammed(*words(whole, text, *budget)).returncode == 0
     kills = (
-        ("crammed.training.step:TrainStep.apply", 5),  # within an update
+        ("crammed.training.update.step:TrainStep.apply", 5),  # within an update
         ("crammed.training.checkpoint:Checkpoints.save", 4),  # an update has no checkpoint yet
         ("crammed.training.checkpoint:save_file", 12),  # a checkpoint is half written
     )

@@ -25,10 +25,10 @@ from crammed.planning.forecast import forecast
 from crammed.planning.parts import PartTimes, measure_speed
 from crammed.terminal.progress import SILENT, Progress
 from crammed.training import start
-from crammed.training.build import new_model
 from crammed.training.plan import Planner
 from crammed.training.start import rows_to_count
-from crammed.training.step import TrainStep
+from crammed.training.update.build import new_model
+from crammed.training.update.step import TrainStep
 from support.costs import play_costs
 from support.text import FakeClock, tiny
 from support.training import train

@@ -11,8 +11,8 @@ import torch
 from crammed.config import RunConfig
 from crammed.config.kinds import kinds_of
 from crammed.machine.device import Device
-from crammed.training.build import build
-from crammed.training.losses import LOSSES, distance
+from crammed.training.update.build import build
+from crammed.training.update.losses import LOSSES, distance
 from support.steps import SPECIALS, rows_of, update_of
 from support.text import tiny
 

@@ -15,8 +15,8 @@ from crammed.config.optim import AdamConfig, AdamWConfig
 from crammed.data.masking import Masker
 from crammed.machine.device import Device
 from crammed.optim.build import build_optimizer
-from crammed.training.build import new_model, step_of
-from crammed.training.plan import Update
+from crammed.training.update.build import new_model, step_of
+from crammed.training.update.planned import Update
 from support.steps import SPECIALS, rows_of
 from support.text import tiny
 

@@ -193,7 +193,7 @@ def _end(which: signal.Signals, layer: Layer, _: object) -> None:
 
 def _at_update(number: int, act: Callable[[Any], object]) -> None:
     """Call `act` with the step just before it changes the weights in an update."""
-    from crammed.training.step import TrainStep
+    from crammed.training.update.step import TrainStep
 
     real, done = TrainStep.apply, [0]
 

@@ -63,8 +63,8 @@ def loops() -> Sequence[str]:
 
 def _make_on_device() -> None:
     """Make models on the device they train on: fake tensors cannot be moved in place or pinned."""
-    build: Any = importlib.import_module("crammed.training.build")
-    step: Any = importlib.import_module("crammed.training.step")
+    build: Any = importlib.import_module("crammed.training.update.build")
+    step: Any = importlib.import_module("crammed.training.update.step")
     benchmark: Any = importlib.import_module("step")
     model: Any = importlib.import_module("crammed.model.encoder").MaskedLM
 

@@ -31,7 +31,7 @@ from crammed.runs.directory import RunDir
 from crammed.runs.logs import read_events
 from crammed.runs.summary import Training
 from crammed.terminal.progress import Progress
-from crammed.training.step import TrainStep
+from crammed.training.update.step import TrainStep
 
 RECIPE = str(resources.files("crammed") / "adaptation" / "adapt.yaml")
 BEFORE, BEFORE_OLD = "before", "before_old"

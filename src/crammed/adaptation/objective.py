@@ -13,10 +13,10 @@ from crammed.evaluation.backbones.huggingface import HuggingFaceMaskedLM
 from crammed.machine.device import Device
 from crammed.optim.build import optimizer_of
 from crammed.optim.parameters import Parameters
-from crammed.training.build import word_beginnings
-from crammed.training.losses import summed_loss
-from crammed.training.precision import Leaves
-from crammed.training.step import TrainStep
+from crammed.training.update.build import word_beginnings
+from crammed.training.update.losses import summed_loss
+from crammed.training.update.precision import Leaves
+from crammed.training.update.step import TrainStep
 
 
 class MaskedTokensOfAnother:

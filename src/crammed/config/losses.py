@@ -1,6 +1,7 @@
 """The training losses, each with the options that it reads.
 
-What each computes is in `crammed.training.losses`. Held-out losses are always cross-entropies.
+`crammed.training.update.losses` says what each computes. Held-out losses are always
+cross-entropies.
 """
 
 from __future__ import annotations

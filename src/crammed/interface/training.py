@@ -39,8 +39,8 @@ from crammed.training.distributed import (
     follow,
     joined_group,
 )
-from crammed.training.memory import refuse_too_large
 from crammed.training.plan import refuse_too_little
+from crammed.training.update.memory import refuse_too_large
 
 
 def run(

@@ -18,8 +18,8 @@ from crammed.rules.choosing import Chosen, shape_of, why_size
 from crammed.rules.early_end import EarlyEnd, text_is_read
 from crammed.rules.sizing import MOST_EPOCHS, SHAPES, expected_tokens
 from crammed.training.agenda import TRAINING, Agenda
-from crammed.training.memory import bytes_per_parameter
 from crammed.training.plan import Planner, budget_share
+from crammed.training.update.memory import bytes_per_parameter
 
 FEW_UPDATES = 200
 BEYOND = 2

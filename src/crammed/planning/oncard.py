@@ -31,9 +31,9 @@ from crammed.optim.muon import orthogonalisation_flops
 from crammed.planning.parts import FIRST_IDS, PartTimes
 from crammed.rules.choosing import Measure
 from crammed.rules.sizing import flops_per_token
-from crammed.training.build import step_of
-from crammed.training.memory import allocated, bytes_per_parameter, refuse_larger
-from crammed.training.step import TrainStep
+from crammed.training.update.build import step_of
+from crammed.training.update.memory import allocated, bytes_per_parameter, refuse_larger
+from crammed.training.update.step import TrainStep
 
 PRODUCTS = 0.725
 """Share of the peak that matrix products reach: those of the paper's step 717 of 989 TFLOP/s."""

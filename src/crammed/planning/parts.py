@@ -22,14 +22,15 @@ from crammed.machine.device import Device
 from crammed.model.cooccurrence import begin_with_neighbours
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import SILENT, Progress
-from crammed.training.build import build
 from crammed.training.checkpoint import Checkpoints
 from crammed.training.heldout_meter import HeldoutMeter
-from crammed.training.plan import Planner, Update
+from crammed.training.plan import Planner
 from crammed.training.recorder import Recorder
 from crammed.training.session import Session
 from crammed.training.start import MOST_TOKENS, rows_to_count
-from crammed.training.step import TrainStep
+from crammed.training.update.build import build
+from crammed.training.update.planned import Update
+from crammed.training.update.step import TrainStep
 
 FIRST_IDS = Specials(0, 1, 2, 3, 4)
 """The special tokens of our own tokenizers, one of which a run without a corpus will get."""

@@ -29,7 +29,7 @@ from crammed.rules.sizing import (
 )
 from crammed.terminal.progress import Progress
 from crammed.training.distributed import Group
-from crammed.training.lanes import lanes_before, lanes_of
+from crammed.training.update.lanes import lanes_before, lanes_of
 
 BUSY = (
     "is busy: other work slowed the measurement, so the size that follows may be too small; "

@@ -20,9 +20,9 @@ from crammed.machine.waiting import core_waits, is_busy
 from crammed.machine.workers import world_size
 from crammed.planning.parts import FIRST_IDS
 from crammed.rules.sizing import flops_per_token
-from crammed.training.build import build
-from crammed.training.plan import Update
-from crammed.training.step import TrainStep
+from crammed.training.update.build import build
+from crammed.training.update.planned import Update
+from crammed.training.update.step import TrainStep
 
 _SECONDS = 0.5
 _FEWEST_PIECES = 3

@@ -29,7 +29,7 @@ from crammed.quantity import counted
 from crammed.runs.directory import RunDir
 from crammed.training.plan import Detour
 from crammed.training.session import Session
-from crammed.training.step import TrainStep
+from crammed.training.update.step import TrainStep
 
 SCHEMA = 2
 """Version of ``state.json``; from 2 on, a generation contains the hashes of its files."""

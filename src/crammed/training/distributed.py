@@ -35,12 +35,12 @@ from crammed.runs.directory import RunDir
 from crammed.runs.logs import read_events
 from crammed.terminal.progress import SILENT, Progress
 from crammed.training import watchdog
-from crammed.training.build import build_for
 from crammed.training.checkpoint import load_checkpoint
-from crammed.training.lanes import note_parts
-from crammed.training.plan import Update
 from crammed.training.signals import leave_update, noted_signals
-from crammed.training.step import TrainStep
+from crammed.training.update.build import build_for
+from crammed.training.update.lanes import note_parts
+from crammed.training.update.planned import Update
+from crammed.training.update.step import TrainStep
 
 _STOP, _GRADIENTS, _APPLY, _DISCARD, _COMPILE, _COMPARE, _OPENED, _RELOAD = range(8)
 _LENGTH = 5

@@ -1,7 +1,7 @@
 """Pretraining, from start to finish.
 
 Between the command line and ``backward()`` are four files: `crammed.interface.training` calls
-`crammed.pretraining`, which calls `pretrain` here, which calls `crammed.training.step`. In
+`crammed.pretraining`, which calls `pretrain` here, which calls `crammed.training.update.step`. In
 addition, `build` makes the model, its optimizer and the step, `plan` decides what each update is,
 and `upkeep` does what is due between two updates.
 """
@@ -23,7 +23,6 @@ from crammed.machine.device import Device
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import Progress
 from crammed.training.agenda import Agenda
-from crammed.training.build import build_for
 from crammed.training.checkpoint import End, TrainState, resume
 from crammed.training.distributed import (
     Group,
@@ -33,12 +32,13 @@ from crammed.training.distributed import (
     reload_followers,
     share_start,
 )
-from crammed.training.lanes import with_lanes
 from crammed.training.plan import Planner
 from crammed.training.session import Session
 from crammed.training.signals import UpdateLeft, noted_signals
 from crammed.training.start import start_embeddings
-from crammed.training.step import TrainStep
+from crammed.training.update.build import build_for
+from crammed.training.update.lanes import with_lanes
+from crammed.training.update.step import TrainStep
 from crammed.training.upkeep import Upkeep
 
 Build = Callable[[RunConfig, Corpus, Device], TrainStep]

@@ -15,27 +15,7 @@ from crammed.model.cooccurrence import factorisation_flops
 from crammed.model.count import train_flops_per_token
 from crammed.optim.build import update_flops
 from crammed.quantity import counted
-
-
-@dataclass(frozen=True)
-class Update:
-    """One optimizer update, decided before it begins.
-
-    Attributes:
-        number: how many updates came before it.
-        first_row: place of its first row in the stream.
-        factor: factor on every peak learning rate: the schedule at the predicted middle of the
-            update, times `Detour.rate`.
-        mask_rate: share of positions to predict.
-        cost: the work that it adds.
-    """
-
-    number: int
-    first_row: int
-    rows: int
-    factor: float
-    mask_rate: float
-    cost: Work
+from crammed.training.update.planned import Update
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from crammed.errors import Diverged
 from crammed.machine.waiting import Neighbours
 from crammed.quantity import counted
 from crammed.terminal.progress import ProgressTask
-from crammed.training.plan import Update
 from crammed.training.session import Session
+from crammed.training.update.planned import Update
 
 MOST_SKIPPED = 30
 """Most updates skipped in a row; by then the loss scale has fallen from 65,536 to below 1e-4."""

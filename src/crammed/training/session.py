@@ -8,7 +8,7 @@ from crammed.budget import Ledger
 from crammed.runs.directory import RunDir
 from crammed.training.agenda import Agenda
 from crammed.training.plan import Planner
-from crammed.training.step import TrainStep
+from crammed.training.update.step import TrainStep
 
 
 @dataclass(frozen=True)

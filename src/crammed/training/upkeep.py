@@ -16,10 +16,10 @@ from crammed.terminal.progress import ProgressTask
 from crammed.training.checkpoint import Checkpoints, End, TrainState
 from crammed.training.distributed import Group, compare_weights
 from crammed.training.heldout_meter import HeldoutMeter
-from crammed.training.plan import Update
 from crammed.training.recorder import Recorder
 from crammed.training.recovery import go_back
 from crammed.training.session import Session
+from crammed.training.update.planned import Update
 
 
 class Upkeep:

@@ -14,8 +14,8 @@ from crammed.study.running.folder import config_of
 from crammed.study.spec.arms import Study
 from crammed.study.spec.corpora import ArmCorpora, Corpora
 from crammed.training.loop import check_size
-from crammed.training.memory import refuse_too_large
 from crammed.training.plan import refuse_too_little
+from crammed.training.update.memory import refuse_too_large
 
 
 def check_arms(

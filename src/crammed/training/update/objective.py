@@ -18,9 +18,9 @@ from crammed.kernels.linear_cross_entropy import linear_cross_entropy
 from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM
 from crammed.model.layer import picked
-from crammed.training.float8 import check_widths
-from crammed.training.losses import distance, summed_loss
-from crammed.training.precision import Leaves, recompute, training_copy
+from crammed.training.update.float8 import check_widths
+from crammed.training.update.losses import distance, summed_loss
+from crammed.training.update.precision import Leaves, recompute, training_copy
 
 
 class Objective(Protocol):

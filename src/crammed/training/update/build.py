@@ -14,9 +14,9 @@ from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.model.matrices import start_matrices
 from crammed.optim.build import build_optimizer
-from crammed.training.memory import refuse_too_large
-from crammed.training.objective import MaskedTokens
-from crammed.training.step import TrainStep
+from crammed.training.update.memory import refuse_too_large
+from crammed.training.update.objective import MaskedTokens
+from crammed.training.update.step import TrainStep
 
 
 def new_model(config: RunConfig, vocab_size: int, device: torch.device) -> MaskedLM:

@@ -1,7 +1,7 @@
 """One update: the gradients of an objective in microbatches, clip, apply.
 
 `crammed.training.loop` runs the updates; `TrainStep.gradients` calls ``backward()`` of
-`crammed.training.precision.Leaves`.
+`crammed.training.update.precision.Leaves`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from crammed.machine.caches import own_compiled_code
 from crammed.machine.device import Device, is_out_of_memory
 from crammed.machine.lanes import Lanes
 from crammed.optim.build import Optimizers
-from crammed.training.average import Average
-from crammed.training.float8 import FIRST_ROWS
-from crammed.training.lanes import lanes_of
-from crammed.training.memory import LEAST_TOKENS, fitting_rows
-from crammed.training.objective import Objective
-from crammed.training.plan import Update
-from crammed.training.precision import Found, LossScale
+from crammed.training.update.average import Average
+from crammed.training.update.float8 import FIRST_ROWS
+from crammed.training.update.lanes import lanes_of
+from crammed.training.update.memory import LEAST_TOKENS, fitting_rows
+from crammed.training.update.objective import Objective
+from crammed.training.update.planned import Update
+from crammed.training.update.precision import Found, LossScale
 
 T = TypeVar("T")
 MOST_PIECES = 8

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from crammed.model.blocks import Linear
 from crammed.model.encoder import MaskedLM, products_of
 from crammed.model.layer import Layer
-from crammed.training.float8 import Float8Linear, Float8Scales
+from crammed.training.update.float8 import Float8Linear, Float8Scales
 
 
 def training_copy(
@@ -36,7 +36,7 @@ def training_copy(
         for product in products_of(made):
             Float8Linear.take_over(product.linear)
     if regional:
-        from crammed.training.regions import RegionalEncoder  # slow: it loads the compiler
+        from crammed.training.update.regions import RegionalEncoder  # slow: it loads the compiler
 
         RegionalEncoder.take_over(made.encoder)
     return made

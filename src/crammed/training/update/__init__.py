@@ -1,0 +1,14 @@
+"""One update: rows in, new weights out.
+
+planned     what is decided before it begins
+build       model, optimizer and step, built in one place for all who need them
+step        microbatches, gradients, the optimizer's step
+objective   what is predicted, and the loss that is differentiated
+losses      training losses
+average     a running average of the weights
+precision   number formats: copies of the weights, loss scaling
+float8      products in 8 bits
+regions     how layers are cut to be compiled
+lanes       threads that each compute a part of the rows
+memory      how many rows fit, and which model is too large
+"""
