@@ -66,7 +66,7 @@ def main(
     bf16: Annotated[bool, typer.Option("--bf16")] = False,
     compile: Annotated[bool, typer.Option("--compile")] = False,
 ) -> None:
-    import_extra("accelerate", "exports", "the Trainer of transformers")
+    import_extra("accelerate", "hf", "the Trainer of transformers")
     torch.set_num_threads(cores())
     opened = Corpus(corpus)
     specials = Specials.of(opened.tokenizer)

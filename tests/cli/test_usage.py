@@ -23,6 +23,24 @@ def here(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("ex", ["export"]),
+        ("run --bud", ["--budget"]),
+        ("run crammed-", ["crammed-2022", "crammed-2022-v1"]),
+        ("study arch", ["architecture"]),
+        ("recipes iz", ["izsak"]),
+        ("run text", []),  # so that the shell offers files
+    ],
+)
+def test_a_shell_completes_words(here: Path, words: str, offered: list[str]) -> None:
+    typed = f"crammed {words}".split()
+    asked = {"_CRAMMED_COMPLETE": "complete_bash", "COMP_CWORD": str(len(typed) - 1)}
+    done = crammed(cwd=here, env={**asked, "COMP_WORDS": " ".join(typed)})
+    assert done.stdout.split() == offered, done.stderr
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         ("rn", "no command 'rn': did you mean run? choose one of run, prepare, "),

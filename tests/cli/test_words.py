@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import io
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any, get_args
@@ -18,7 +20,9 @@ from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.evaluation.scores.table import cut_text, longest_sequence
 from crammed.formats.documents import READERS
+from crammed.interface import lines
 from crammed.pipeline import run_everything
+from crammed.pretraining import result
 from crammed.quantity import counted, logits_text
 from crammed.rules.choosing import Asked
 from crammed.terminal.progress import SILENT, Progress
@@ -52,6 +56,19 @@ def test_after_preparing_the_next_command_has_the_same_recipe_and_budget(
     own = [word for word in words if not word.startswith(("data.", "tokenizer.", "budget.limit"))]
     expected = f"crammed pretrain {' '.join(own)} --corpus {out}{following}"
     assert capsys.readouterr().out.splitlines()[-1].split() == ["next", *expected.split()]
+
+
+def test_the_model_can_be_tried_without_transformers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lines, "find_spec", lambda _: None)
+    label, command = lines.next_line(result(FINISHED))
+    assert label == "next"
+    *_, code = shlex.split(str(command))
+    exec(code)
+    ((best, probability), *_) = ast.literal_eval(capsys.readouterr().out)[0]
+    assert isinstance(best, str)
+    assert 0.0 < probability < 1.0
 
 
 def evaluated(**values: Any) -> str:

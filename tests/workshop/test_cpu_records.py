@@ -277,7 +277,7 @@ def test_ours_is_trained_and_judged_in_processes_of_its_own(
     assert not list((out / "models").glob("*.compiled"))
     if importlib.util.find_spec("accelerate") is None:
         assert done.returncode == 1
-        assert "needs accelerate: pip install 'crammed[exports]'" in done.stderr
+        assert "needs accelerate: pip install 'crammed[hf]'" in done.stderr
     else:
         assert done.returncode == 0, done.stderr
         assert values["runs"][2]["train"]["train_seconds"] > 0

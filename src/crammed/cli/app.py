@@ -37,7 +37,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
 )
 data_app = typer.Typer(help="Show or verify a prepared corpus.", no_args_is_help=True)
 app.add_typer(data_app, name="data")

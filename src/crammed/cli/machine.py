@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crammed.cli.options import JsonOption
+from crammed.cli.options import JsonOption, beginning
 from crammed.cli.output import plain, print_result
 from crammed.terminal.quiet import one_line
 
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 def recipes(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A recipe to show; a name or .yaml file.")
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="A recipe to show; a name or .yaml file.",
+            autocompletion=lambda incomplete: beginning("recipes", incomplete),
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

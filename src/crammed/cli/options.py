@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
@@ -10,11 +11,26 @@ import typer
 from crammed.budget import Budget
 from crammed.errors import InputError
 
+
+def beginning(folder: str, begun: str) -> list[str]:
+    """Built-in YAML files whose names begin like this, for a shell's completion.
+
+    It is asked for at each key, so nothing that takes long is imported for it.
+    """
+    names = (file.name for file in resources.files("crammed").joinpath(folder).iterdir())
+    return sorted(
+        name.removesuffix(".yaml")
+        for name in names
+        if name.startswith(begun) and name.endswith(".yaml")
+    )
+
+
 RecipeWords = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RECIPE] [KEY.PATH=VALUE]...",
         help="A recipe (name or .yaml file; default: crammed), and values that override its own.",
+        autocompletion=lambda incomplete: beginning("recipes", incomplete),
     ),
 ]
 DataOption = Annotated[

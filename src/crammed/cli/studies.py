@@ -14,6 +14,7 @@ from crammed.cli.options import (
     DataOption,
     JsonOption,
     RecipeWords,
+    beginning,
 )
 from crammed.cli.output import print_result
 from crammed.errors import InputError, TaskFailed
@@ -36,6 +37,7 @@ StudyArgument = Annotated[
         metavar="STUDY",
         help="A built-in study, all of them (all), or your own .yaml file. Without STUDY, the "
         "built-in ones are listed.",
+        autocompletion=lambda incomplete: beginning("study/studies", incomplete),
     ),
 ]
 SeedsOption = Annotated[

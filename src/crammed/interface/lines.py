@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,10 @@ def run_lines(result: dict[str, Any]) -> list[Line]:
 
 
 def next_line(result: dict[str, Any]) -> Line:
-    """What to type next, to try the model."""
+    """What to type next, to try the model, whether or not transformers is there."""
+    if find_spec("transformers") is None:
+        gaps = f"crammed.load({result['run_dir']!r}).fill({result['example']!r})"
+        return "next", f"{shlex.quote(_python())} -c {_quoted(f'import crammed; print({gaps})')}"
     trust = ", trust_remote_code=True" if result["export"]["format"] == "custom" else ""
     code = (
         "from transformers import pipeline; print(pipeline('fill-mask', "
