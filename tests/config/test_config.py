@@ -163,7 +163,7 @@ def test_a_later_option_is_saved_only_where_it_is_set() -> None:
         ("masking.unit=word tokenizer.kind=wordlevel", "leave out masking.unit"),
         ("loss.name=focal train.early_stop.loss=6.0", "is a cross-entropy"),
         ("loss.name=embedding masking.z_loss=1e-4", "set masking.z_loss=0"),
-        ("model.mixer=none model.positions=alibi", "positions other than rotary and alibi"),
+        ("model.mixer=none model.positions=t5", "positions other than rotary, alibi and t5"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(typed: str, told: str) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from crammed.model.blocks import ACTIVATIONS
 from crammed.model.count import parameters, train_flops_per_token
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.model.layer import picked
+from crammed.model.positions import T5Positions
 from crammed.model.traffic import attention_bytes, traffic
 from crammed.rules.recipe import load_config
 from support.variants import VARIANTS, VOCAB, configuration, random_model, some_ids
@@ -53,6 +55,28 @@ def test_flops_and_traffic_of_passes_are_those_of_as_many_layers() -> None:
 def test_flops_of_the_paper_s_encoder() -> None:
     per_token = train_flops_per_token(load_config("crammed-2022").model, 32768, 128, 32)
     assert per_token == pytest.approx(0.623e9, rel=1e-3)
+
+
+def bucket(ahead: int) -> int:
+    """As in the code of T5, but for its rounding of logarithms."""
+    far = 8 + int(2 * math.log2(max(abs(ahead), 8) / 8) + 1e-9)
+    return 16 * (ahead > 0) + (abs(ahead) if abs(ahead) < 8 else min(far, 15))
+
+
+def normalised(scores: Tensor, shown: Tensor) -> Tensor:
+    some = scores[shown]
+    weights = torch.zeros_like(scores)
+    weights[shown] = (some - some.mean()) / (some.var(correction=0) + 1e-5).sqrt()
+    return weights / math.sqrt(len(some))
+
+
+def running(scores: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    weights = torch.zeros_like(scores)
+    for j in range(len(scores)):
+        if scores[j] > -math.inf:
+            seen = scores[: j + 1]
+            weights[j] = function(seen[seen > -math.inf])
+    return weights / math.sqrt((scores > -math.inf).sum())
 
 
 def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[int]) -> Tensor:
@@ -118,6 +142,9 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
                 if config.positions == "alibi":
                     slope = 2 ** (-8 * (head + 1) / config.heads)
                     scores -= slope * (torch.arange(len(xs)) - i).abs()
+                if config.positions == "t5":
+                    table = state["encoder.distances.weight"]
+                    scores += torch.stack([table[bucket(j - i), head] for j in range(len(xs))])
                 for j in range(len(xs)):
                     far = abs(i - j) > config.window // 2 and index % config.global_every
                     if (config.scope == "causal" and j > i) or (config.scope == "local" and far):
@@ -128,6 +155,9 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
                     "relu": scores.clamp(min=0) / shown.sum(),
                     "sigmoid": 1 / (1 + shown.sum() * (-scores).exp()),
                     "identity": torch.where(shown, scores, 0.0) / shown.sum(),
+                    "layer-norm": normalised(scores, shown),
+                    "running-sum": running(scores, lambda seen: seen.sum()),
+                    "running-log-sum-exp": running(scores, lambda seen: seen.exp().sum().log()),
                 }[config.weighing]
                 gain = state[f"{name}.head_scales.weight"][head] if normformer else 1.0
                 outputs[i][at] = gain * sum(
@@ -244,6 +274,16 @@ def test_what_follows_the_last_attention_can_be_left_out(config: ModelConfig) ->
     left_out = ids.numel() - positions.numel()
     products = config.width * (config.ffn_width + config.ffn_hidden)
     assert flops[0] - flops[1] == 2 * left_out * products
+
+
+def test_buckets_of_distances_are_those_of_t5() -> None:
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    at = torch.arange(300)
+    found = T5Positions(configuration(positions="t5")).tables(at)[0]
+    ahead = at[None, :] - at[:, None]
+    assert torch.equal(found, T5Attention._relative_position_bucket(ahead, True, 32, 128))
+    assert found[150].tolist() == [bucket(n - 150) for n in range(300)]
 
 
 def test_parameters_keep_their_order() -> None:

@@ -60,7 +60,7 @@ COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     **{
         (name, value): {"attention_start": "random"}
         for name, values in {
-            "positions": ("none", "learned", "sinusoidal", "scaled-sinusoidal", "alibi"),
+            "positions": ("none", "learned", "sinusoidal", "scaled-sinusoidal", "alibi", "t5"),
             "qkv_bias": (False,),
             "qk_norm": ("rms",),
         }.items()
@@ -78,6 +78,8 @@ NUMBERS: list[dict[str, Any]] = [
     {"embedding_width": 24},
     {"weighing": "identity", "scope": "local", "window": 6, "global_every": 2, "layers": 3},
     {"weighing": "relu", "positions": "alibi"},
+    {"weighing": "running-sum", "scope": "causal", "positions": "t5"},
+    {"key_heads": 1, "positions": "t5", "layers": 3},
     {"key_heads": 1, "attention_start": "random", "layers": 3},
     {"embedding_width": 24, "tied_decoder": False},
 ]

@@ -35,9 +35,9 @@ class ModelConfig(Section):
     final_norm: bool = True
     linear_bias: bool = False
     qkv_bias: bool = False
-    positions: Literal["none", "learned", "sinusoidal", "scaled-sinusoidal", "rotary", "alibi"] = (
-        "rotary"
-    )
+    positions: Literal[
+        "none", "learned", "sinusoidal", "scaled-sinusoidal", "rotary", "alibi", "t5"
+    ] = "rotary"
     rotary_theta: PositiveFloat = 10000.0
     blocks: Annotated[Literal["serial", "parallel"], Later()] = "serial"
     """Whether the feed-forward block follows the mixer, or both read the same input."""
@@ -53,7 +53,18 @@ class ModelConfig(Section):
     `global_every`-th layer from the first, those at most half a `window` away."""
     window: Annotated[Size, Later()] = 128
     global_every: Annotated[Size, Later()] = 3
-    weighing: Annotated[Literal["softmax", "relu", "sigmoid", "identity"], Later()] = "softmax"
+    weighing: Annotated[
+        Literal[
+            "softmax",
+            "relu",
+            "sigmoid",
+            "identity",
+            "layer-norm",
+            "running-sum",
+            "running-log-sum-exp",
+        ],
+        Later(),
+    ] = "softmax"
     """What turns scores into the weights of values."""
     key_heads: Annotated[Size | None, Later()] = None
     """Number of heads of keys and values, each for several heads of queries; null has as many."""
@@ -207,7 +218,7 @@ class ModelConfig(Section):
         if self.value_embeddings:
             raise ValueError(f"mixer {self.mixer} has no values: set value_embeddings: false")
         if self.mixer != "fourier-hybrid" and (
-            self.positions in ("rotary", "alibi")
+            self.positions in ("rotary", "alibi", "t5")
             or self.qkv_bias
             or self.qk_norm != "none"
             or self.attention_start != "random"
@@ -216,7 +227,7 @@ class ModelConfig(Section):
             or self.key_heads is not None
         ):
             raise ValueError(
-                f"mixer {self.mixer} has no queries and keys: set positions other than rotary and "
-                "alibi, qkv_bias: false, qk_norm: none, attention_start: random, scope: row, "
-                "weighing: softmax and key_heads: null"
+                f"mixer {self.mixer} has no queries and keys: set positions other than rotary, "
+                "alibi and t5, qkv_bias: false, qk_norm: none, attention_start: random, "
+                "scope: row, weighing: softmax and key_heads: null"
             )

@@ -24,14 +24,36 @@ def _count(scores: Tensor) -> Tensor:
     return (scores > -float("inf")).sum(-1, keepdim=True).to(scores.dtype)
 
 
+def _centred(scores: Tensor) -> Tensor:
+    """Weights with mean 0 and length 1 (Richter and Wattenhofer 2020)."""
+    shown, count = scores > -float("inf"), _count(scores)
+    scores = scores.where(shown, 0.0)
+    centred = (scores - scores.sum(-1, keepdim=True) / count).where(shown, 0.0)
+    return centred * (centred.square().sum(-1, keepdim=True) + 1e-5 * count).rsqrt()
+
+
+def _running(function: Callable[..., Tensor], nothing: float) -> Callable[[Tensor], Tensor]:
+    """A function over each score and those before it, in which `nothing` changes nothing."""
+
+    def weights(scores: Tensor) -> Tensor:
+        shown = scores > -float("inf")
+        totals = function(scores.where(shown, nothing), -1) * _count(scores).rsqrt()
+        return totals.where(shown, 0.0)
+
+    return weights
+
+
 WEIGHING: dict[str, Callable[[Tensor], Tensor]] = {
     "softmax": lambda scores: scores.softmax(-1),
     "relu": lambda scores: scores.relu() / _count(scores),  # Wortsman et al. 2023
     "sigmoid": lambda scores: (scores - _count(scores).log()).sigmoid(),  # Ramapuram et al. 2025
     "identity": lambda scores: scores.where(scores > -float("inf"), 0.0) / _count(scores),
+    "layer-norm": _centred,
+    "running-sum": _running(torch.cumsum, 0.0),
+    "running-log-sum-exp": _running(torch.logcumsumexp, -1e4),  # from -inf, gradients are NaN
 }
 """The values of `model.weighing`: functions of scores [..., S, S], which are -inf where a token may
-not be attended to."""
+not be attended to, in float32 or more."""
 
 
 class Attention(Block):
@@ -113,7 +135,8 @@ class Attention(Block):
             scores = scores + mask
         elif mask is not None:
             scores = scores.masked_fill(~mask, -float("inf"))
-        return WEIGHING[self.weighing](scores)
+        precise = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        return WEIGHING[self.weighing](precise).to(scores.dtype)
 
     def mixed(
         self, x: Tensor, tables: Tables, mask: Tensor | None, values: Tensor | None = None

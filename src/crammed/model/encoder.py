@@ -119,6 +119,7 @@ class Encoder(nn.Module):
         if tables is None or at is not None:
             index = torch.arange(tokens.shape[1], device=tokens.device)
             tables = self.position_encoding.tables(index if at is None else at[:, None])
+        tables = self.position_encoding.looked_up(self, tables)
         if mask is not None:
             mask = mask[:, None, None, :] if mask.dim() == 2 else mask[:, None]
         values = None

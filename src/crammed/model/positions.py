@@ -46,12 +46,16 @@ class Positions:
         return x
 
     def tables(self, at: Tensor) -> Tables:
-        """Float32 tables that `attend` needs; the same for every layer.
+        """Tables of float32 or whole numbers up to 256, the same for every layer.
 
         Args:
             at: the positions of the tokens, [S], or [B, 1, S] where rows have their own.
         """
         return ()
+
+    def looked_up(self, encoder: nn.Module, tables: Tables) -> Tables:
+        """What `attend` takes, from `tables` and the parameters added by `register`."""
+        return tables
 
     def attend(
         self, q: Tensor, k: Tensor, mask: Tensor | None, tables: Tables
@@ -177,6 +181,31 @@ class AlibiPositions(Positions):
         return q, k, bias if mask is None else bias.masked_fill(~mask, -math.inf)
 
 
+class T5Positions(AlibiPositions):
+    """Adds a learned number to each score, by head and distance (Raffel et al. 2020).
+
+    Distances share a number in buckets that grow with them, 16 in each direction; the layers share
+    all of them.
+    """
+
+    begins = (*range(1, 9), 12, 16, 23, 32, 46, 64, 91)
+    """Where buckets begin: single distances up to 8, then factors of the square root of 2."""
+
+    def register(self, encoder: nn.Module) -> None:
+        encoder.distances = Embedding(2 * (len(self.begins) + 1), self._heads)
+
+    def tables(self, at: Tensor) -> Tables:
+        ahead = at[..., None, :] - at[..., :, None]
+        bucket = torch.bucketize(ahead.abs(), ahead.new_tensor(self.begins), right=True)
+        return (bucket + (ahead > 0) * (len(self.begins) + 1),)
+
+    def looked_up(self, encoder: nn.Module, tables: Tables) -> Tables:
+        table = encoder.get_parameter("distances.weight")
+        numbers = F.embedding(tables[0].long(), table)  # [S, S, H], or [B, 1, S, S, H]
+        heads_first = numbers.movedim(-1, -3)
+        return (heads_first if heads_first.dim() == 3 else heads_first.squeeze(1),)
+
+
 POSITIONS: dict[str, type[Positions]] = {
     "none": Positions,
     "learned": LearnedPositions,
@@ -184,5 +213,6 @@ POSITIONS: dict[str, type[Positions]] = {
     "scaled-sinusoidal": ScaledSinusoidalPositions,
     "rotary": RotaryPositions,
     "alibi": AlibiPositions,
+    "t5": T5Positions,
 }
 """The values of `model.positions`."""
