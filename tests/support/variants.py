@@ -49,7 +49,7 @@ COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("head_transform", False): {"classifier": "pooler"},
     ("classifier", "head-transform"): {"head_transform": True},
     ("decoder_bias_start", "log-frequency"): {"decoder_bias": True},
-    ("passes", 2): {"first_attention_norm": True},
+    **{("passes", count): {"first_attention_norm": True} for count in (2, 3)},
     ("matrix_start", "orthogonal"): {"zero_outputs": False},
     ("zero_outputs", True): {"matrix_start": "normal"},
     ("attention_start", "neighbours"): {

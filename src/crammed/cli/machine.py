@@ -49,13 +49,13 @@ def recipes(
 def _costs(config: RunConfig) -> dict[str, Any]:
     """Parameters, and training FLOPs per token."""
     from crammed.data.masking import predicted_positions
-    from crammed.model.count import parameters, train_flops_per_token
+    from crammed.model.count import parameters, run_flops_per_token
 
     vocab, length = config.tokenizer.vocab_size, config.data.row_length
     predicted = predicted_positions(config.masking.rate, length)
     return {
         "parameters": parameters(config.model, vocab),
-        "train_flops_per_token": train_flops_per_token(config.model, vocab, length, predicted),
+        "train_flops_per_token": run_flops_per_token(config, vocab, predicted),
     }
 
 

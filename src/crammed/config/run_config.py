@@ -75,6 +75,8 @@ class RunConfig(Section):
                 f"model.mixer={self.model.mixer} mixes the whole row: set train.attention=row"
             )
         self._check_loss()
+        self._check_growth()
+        self._check_shortcuts()
         for rate in (self.masking.rate, self.masking.final_rate):
             if rate is not None and round(rate * length) < 1:
                 raise ValueError(f"masking {rate} of {length} tokens predicts none of them")
@@ -95,6 +97,55 @@ class RunConfig(Section):
             raise ValueError(
                 "every token of tokenizer.kind=wordlevel is a word: leave out masking.unit"
             )
+
+    def _check_growth(self) -> None:
+        points, model = self.train.grow_at, self.model
+        if not points:
+            return
+        if list(points) != sorted({*points} - {0.0}):
+            raise ValueError("train.grow_at needs growing numbers above 0, such as [0.25,0.5]")
+        if model.layers % 2 ** len(points):
+            raise ValueError(
+                f"train.grow_at doubles the layers {len(points)} times: set model.layers to a "
+                f"multiple of {2 ** len(points)}, not {model.layers}"
+            )
+        if model.ffn_every > 1 or model.mixer == "fourier-hybrid":
+            raise ValueError(
+                "train.grow_at copies layers, and needs all alike: set model.ffn_every=1 and "
+                "another model.mixer than fourier-hybrid"
+            )
+        if self.adapts or self.compute.fp8 == "on":
+            raise ValueError(
+                "train.grow_at needs a model from scratch and no 8-bit products: leave it out, or "
+                "set compute.fp8=off"
+            )
+
+    def _check_shortcuts(self) -> None:
+        train, model = self.train, self.model
+        if train.drop_tokens and (
+            model.mixer != "attention" or model.scope == "local" or model.depth < 3 or self.adapts
+        ):
+            raise ValueError(
+                "train.drop_tokens needs model.mixer=attention, another model.scope than local, at "
+                "least 3 layers and a model from scratch: leave it out"
+            )
+        if (learned := train.learned_passes) is None:
+            return
+        if learned >= model.passes or not model.residual_scalars or self.adapts:
+            raise ValueError(
+                f"train.learned_passes={learned} needs model.passes above it, a model from scratch "
+                "and model.residual_scalars=true, with which later passes see the embeddings again"
+            )
+
+    def kept(self, predicted: int) -> int | None:
+        """How many tokens of a row the middle layers compute, of which so many are predicted."""
+        if not self.train.drop_tokens:
+            return None
+        return max(predicted, round((1.0 - self.train.drop_tokens) * self.data.row_length))
+
+    def layers_at(self, u: float) -> int:
+        """Layers in use in an update that begins at progress u."""
+        return self.model.layers >> sum(u < point for point in self.train.grow_at)
 
     def state_per_parameter(self) -> int:
         """Most numbers kept for each parameter besides the weight and its gradient."""

@@ -147,6 +147,13 @@ class TrainConfig(Section):
     average: Annotated[OpenFraction | None, Later()] = None
     """Decay in each update of a running average of the weights (EMA), which is measured and kept in
     place of the weights themselves; null keeps the weights."""
+    grow_at: Annotated[tuple[OpenFraction, ...], Field(strict=False), Later()] = ()
+    """Progress at which the number of layers in use doubles, up to `model.layers`: the new layers
+    begin as copies of those below. Held-out losses until then are those of the shallower model."""
+    drop_tokens: Annotated[OpenFraction, Later()] = 0.0
+    """Share of the tokens that the middle layers leave out; none of those that are predicted."""
+    learned_passes: Annotated[Size | None, Later()] = None
+    """How many of `model.passes`, the last ones, get gradients; null is all of them."""
     early_stop: EarlyStop | None = None
     divergence: Divergence = Divergence()
 

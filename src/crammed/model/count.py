@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import torch
 
-from crammed.config import ModelConfig
+from crammed.config import ModelConfig, RunConfig
 from crammed.model.blocks import Block, Linear
 from crammed.model.encoder import MaskedLM, products_of
 
@@ -38,9 +38,19 @@ def parameters(config: ModelConfig, vocab_size: int) -> int:
     return sum(parameter.numel() for parameter in outline(config, vocab_size).parameters())
 
 
+def middle(depth: int) -> range:
+    """Which of so many layers, in turn, compute some tokens alone if `train.drop_tokens` is set."""
+    return range(depth // 2, depth - 1)
+
+
 @lru_cache(maxsize=256)
 def train_flops_per_token(
-    config: ModelConfig, vocab_size: int, length: int, predicted: int
+    config: ModelConfig,
+    vocab_size: int,
+    length: int,
+    predicted: int,
+    kept: int | None = None,
+    learned_passes: int | None = None,
 ) -> float:
     """FLOPs per token of forward and backward; matrix products and attention only.
 
@@ -50,6 +60,8 @@ def train_flops_per_token(
     Args:
         length: tokens per row.
         predicted: positions per row that the sparse head predicts.
+        kept: tokens of each row that the middle layers compute; None for all.
+        learned_passes: how many passes through the layers have a backward; None for all.
 
     Raises:
         TypeError: a layer has a matrix that no block declares.
@@ -61,4 +73,38 @@ def train_flops_per_token(
     head += sum(part.weight.numel() for part in model.head.modules() if isinstance(part, Linear))
     products = config.passes * block_matrix_parameters(config) + widen + head * predicted / length
     blocks = [part for part in model.encoder.modules() if isinstance(part, Block)]
-    return 6.0 * (products + config.passes * sum(block.mixing(length) for block in blocks))
+    flops = 6.0 * (products + config.passes * sum(block.mixing(length) for block in blocks))
+    if kept is None and learned_passes is None:
+        return flops
+    return flops - _left_out(model, length, kept or length, learned_passes or config.passes)
+
+
+def _left_out(model: MaskedLM, length: int, kept: int, learned_passes: int) -> float:
+    """The FLOPs per token that the two options save."""
+    saved, layers = 0.0, model.encoder.in_turn()
+    first = len(layers) - learned_passes * model.encoder.depth
+    for n, layer in enumerate(layers):
+        products = sum(product.linear.weight.numel() for product in layer.products())
+        blocks = [part for part in layer.modules() if isinstance(part, Block)]
+        seen, share = (kept, kept / length) if n in middle(len(layers)) else (length, 1.0)
+        whole = products + sum(block.mixing(length) for block in blocks)
+        some = share * (products + sum(block.mixing(seen) for block in blocks))
+        saved += 6.0 * whole - (2.0 if n < first else 6.0) * some
+    return saved
+
+
+def run_flops_per_token(
+    config: RunConfig, vocab_size: int, predicted: int, layers: int | None = None
+) -> float:
+    """FLOPs per token of an update of a run, besides those of the optimizer.
+
+    Args:
+        predicted: as in `train_flops_per_token`.
+        layers: how many layers are in use; None for all.
+    """
+    model = config.model
+    if layers is not None and layers < model.layers:
+        model = model.model_copy(update={"layers": layers})
+    length, kept = config.data.row_length, config.kept(predicted)
+    passes = config.train.learned_passes
+    return train_flops_per_token(model, vocab_size, length, predicted, kept, passes)

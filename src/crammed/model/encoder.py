@@ -26,12 +26,14 @@ class Encoder(nn.Module):
     Attributes:
         compute_dtype: number format of the activations after the embedding norm; None is the format
             of the weights, in which the embedding and its norm always compute.
+        depth: how many of the layers are in use; all, unless depth grows in training.
     """
 
     def __init__(self, config: Config, vocab_size: int) -> None:
         super().__init__()
         self.config = config
         self.compute_dtype: torch.dtype | None = None
+        self.depth: int = config.layers
         own: int | None = config.embedding_width  # less than the width in ALBERT (Lan et al. 2020)
         self.tokens = Embedding(vocab_size, config.width if own is None else own)
         self.widen = None if own is None else Linear(own, config.width, bias=False)
@@ -65,7 +67,7 @@ class Encoder(nn.Module):
 
     def in_turn(self) -> list[Layer]:
         """The layers in the order a token goes through them, repeated for each pass."""
-        layers = [layer for layer in self.layers if isinstance(layer, Layer)]
+        layers = [layer for layer in self.layers if isinstance(layer, Layer)][: self.depth]
         return [layer for _ in range(self.config.passes) for layer in layers]
 
     def forward(

@@ -109,10 +109,15 @@ def optimizer_of(parameters: Parameters, config: OptimConfig) -> Optimizers:
 
 
 @lru_cache(maxsize=64)
-def update_flops(model: ModelConfig, optimizer: OptimConfig) -> int:
-    """FLOPs of the matrix products of an update itself, after its gradients: those of Muon."""
+def update_flops(model: ModelConfig, optimizer: OptimConfig, layers: int | None = None) -> int:
+    """FLOPs of the matrix products of an update itself, after its gradients: those of Muon.
+
+    Args:
+        layers: how many layers are in use; None for all.
+    """
     if optimizer.name != "muon":
         return 0
+    model = model.model_copy(update={"layers": layers or model.layers})
     shapes = (
         (matrices, *product.weight.shape) for _, product, matrices in products_of(outline(model, 1))
     )

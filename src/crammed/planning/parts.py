@@ -94,6 +94,8 @@ def measure_speed(
         corpus: where rows come from; None draws random ones.
         seconds: how long updates are timed; preparing comes on top.
     """
+    train = config.train.model_copy(update={"grow_at": ()})  # as deep as it will be at the end
+    config = config.model_copy(update={"train": train})
     vocab_size, specials = config.tokenizer.vocab_size, FIRST_IDS
     if corpus is not None:
         vocab_size, specials = corpus.vocab_size, Specials.of(corpus.tokenizer)

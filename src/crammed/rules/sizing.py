@@ -23,7 +23,7 @@ from crammed.config.optim import Moments, MuonConfig
 from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
 from crammed.machine.speed import nominal_speed
-from crammed.model.count import block_matrix_parameters, train_flops_per_token
+from crammed.model.count import block_matrix_parameters, run_flops_per_token
 
 SHAPES = (
     (2, 64),
@@ -249,7 +249,7 @@ def flops_per_token(config: RunConfig) -> float:
     """Training FLOPs for each token of a run, counted at its first mask rate."""
     length = config.data.row_length
     predicted = predicted_positions(config.masking.rate, length)
-    return train_flops_per_token(config.model, config.tokenizer.vocab_size, length, predicted)
+    return run_flops_per_token(config, config.tokenizer.vocab_size, predicted)
 
 
 def expected_tokens(

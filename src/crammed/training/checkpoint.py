@@ -29,6 +29,7 @@ from crammed.quantity import counted
 from crammed.runs.directory import RunDir
 from crammed.training.plan import Detour
 from crammed.training.session import Session
+from crammed.training.update.average import KEY
 from crammed.training.update.step import TrainStep
 
 SCHEMA = 2
@@ -57,6 +58,7 @@ class TrainState:
             formats.
         end: None while training goes on.
         over: why a rule of the recipe ended the run; None if none did.
+        layers: how many layers are in use; None in older versions.
     """
 
     work: Work = field(default_factory=Work)
@@ -68,6 +70,7 @@ class TrainState:
     detour: Detour = field(default_factory=Detour)
     end: End | None = None
     over: str | None = None
+    layers: int | None = None
 
 
 class Checkpoints:
@@ -118,6 +121,7 @@ class Checkpoints:
             self._session.planner.detour,
             end,
             over,
+            step.growth.layers,
         )
         with self._session.agenda.saving():
             weights = dict(step.model.named_parameters())
@@ -292,6 +296,8 @@ def _by_parameter(
     for group in step.optimizer.param_groups:
         # Adafactor keeps different values for matrices than for other parameters.
         keys = {(p.ndim > 1, frozenset(found[names[id(p)]])) for p in group["params"]}
+        if step.growth.grows:  # a layer that is not in use yet has none
+            keys = {(matrix, kept) for matrix, kept in keys if kept - {KEY}}
         if len(keys) > len({matrix for matrix, _ in keys}):
             raise _Damaged("optimizer.safetensors lacks values of some parameters")
     return found
@@ -315,6 +321,8 @@ def _apply(saved: _Saved, step: TrainStep) -> None:
             parameter.copy_(saved.weights[name])
         step.optimizer.restore(parameter, saved.moments[name])
     step.restore(saved.state.loss_scale)
+    if saved.state.layers is not None:
+        step.growth.use(saved.state.layers)
 
 
 def _generations(folder: Path) -> list[Path]:

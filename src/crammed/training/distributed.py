@@ -43,7 +43,7 @@ from crammed.training.update.planned import Update
 from crammed.training.update.step import TrainStep
 
 _STOP, _GRADIENTS, _APPLY, _DISCARD, _COMPILE, _COMPARE, _OPENED, _RELOAD = range(8)
-_LENGTH = 5
+_LENGTH = 6
 """Numbers in a command: its code, and what the followers need to know about an update."""
 
 
@@ -268,7 +268,7 @@ class LeadingStep:
 
     def gradients(self, rows: Tensor, update: Update) -> Tensor:
         self._beat()
-        numbers = (update.number, update.first_row, update.rows, update.mask_rate)
+        numbers = update.number, update.first_row, update.rows, update.mask_rate, update.layers or 0
         self._group.send(_GRADIENTS, *map(float, numbers))
         return _gradients(self._step, rows[self._group.share(update.rows)], update, self._group)
 
@@ -352,7 +352,8 @@ def follow(
             if what == _GRADIENTS:
                 number, first_row, count = (int(value) for value in values[:3])
                 # The factor comes with the command to apply; only the leader needs the cost.
-                update = Update(number, first_row, count, 0.0, values[3], Work())
+                layers = int(values[4])
+                update = Update(number, first_row, count, 0.0, values[3], Work(), layers)
                 mine = group.share(count)
                 rows = stream.read(first_row + mine.start, mine.stop - mine.start)
                 _gradients(step, torch.from_numpy(rows), update, group)

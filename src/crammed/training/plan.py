@@ -12,7 +12,7 @@ from crammed.data.masking import predicted_positions
 from crammed.data.tokenization.tokenizer import SPECIALS
 from crammed.errors import InputError
 from crammed.model.cooccurrence import factorisation_flops
-from crammed.model.count import train_flops_per_token
+from crammed.model.count import run_flops_per_token
 from crammed.optim.build import update_flops
 from crammed.quantity import counted
 from crammed.training.update.planned import Update
@@ -126,24 +126,24 @@ class Planner:
         """The update that follows `work`, which begins now; None if none fits the limits."""
         u = self.limits.progress(self._start + work, self.deadline.begin())
         rows, rate = self._config.batch.rows_at(u), self._config.masking.rate_at(u)
-        cost, charged = self._cost(rows, rate), self.deadline.expected(rows)
+        layers = self._config.layers_at(u)
+        cost, charged = self._cost(rows, rate, layers), self.deadline.expected(rows)
         end = self.limits.progress(self._start + work + cost, charged)
         if end > 1.0 or charged >= self.deadline.seconds:
             return None
         factor = self.detour.rate * self._config.schedule((u + end) / 2.0)
         first_row = work.rows + self.detour.skipped_rows
         self.reached = first_row + rows
-        return Update(work.updates, first_row, rows, factor, rate, cost)
+        return Update(work.updates, first_row, rows, factor, rate, cost, layers)
 
-    def _cost(self, rows: int, rate: float) -> Work:
-        return Work(1, rows, rows * self._config.data.row_length, self._flops(rows, rate))
+    def _cost(self, rows: int, rate: float, layers: int) -> Work:
+        return Work(1, rows, rows * self._config.data.row_length, self._flops(rows, rate, layers))
 
-    def _flops(self, rows: int, rate: float) -> float:
+    def _flops(self, rows: int, rate: float, layers: int) -> float:
         config, length = self._config, self._config.data.row_length
-        per_token = train_flops_per_token(
-            config.model, self._vocab_size, length, predicted_positions(rate, length)
-        )
-        return per_token * rows * length + update_flops(config.model, config.optim)
+        predicted = predicted_positions(rate, length)
+        per_token = run_flops_per_token(config, self._vocab_size, predicted, layers)
+        return per_token * rows * length + update_flops(config.model, config.optim, layers)
 
     def nothing_fits(self) -> InputError:
         """The error for a run that ends before its first update."""

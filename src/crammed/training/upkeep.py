@@ -114,6 +114,7 @@ class Upkeep:
         end = End(planner.deadline.charged, planner.progress(work))
         self._recorder.log(work, end.u, ended=True)
         self._compare()
+        self._session.step.growth.reach(self._session.run.config.model.layers)
         if (average := self._session.step.average) is not None:
             average.adopt()
         state = self._checkpoints.save_end(work, end)

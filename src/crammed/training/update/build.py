@@ -14,6 +14,7 @@ from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.model.matrices import start_matrices
 from crammed.optim.build import build_optimizer
+from crammed.training.update.growth import Growth
 from crammed.training.update.memory import refuse_too_large
 from crammed.training.update.objective import MaskedTokens
 from crammed.training.update.step import TrainStep
@@ -68,7 +69,9 @@ def step_of(
         InputError: 8-bit products were requested but do not support the model.
     """
     objective = MaskedTokens(model, config, specials, device, begins)
-    return TrainStep(model, objective, build_optimizer(model, config.optim), config, device)
+    optimizer = build_optimizer(model, config.optim)
+    growth = Growth([model.encoder, objective.copy.encoder], optimizer, config.layers_at(0.0))
+    return TrainStep(model, objective, optimizer, config, device, growth)
 
 
 def word_beginnings(config: RunConfig, corpus: Corpus, device: torch.device) -> Tensor | None:

@@ -21,6 +21,7 @@ from crammed.model.layer import picked
 from crammed.training.update.float8 import check_widths
 from crammed.training.update.losses import distance, summed_loss
 from crammed.training.update.precision import Leaves, recompute, training_copy
+from crammed.training.update.shortcuts import Shortcuts
 
 
 class Objective(Protocol):
@@ -97,6 +98,7 @@ class MaskedTokens:
             masking.unit,
             begins,
         )
+        self._encode = Shortcuts(config, device.torch).encode
         self._config = config
         self._in_place = (
             device.in_place
@@ -118,10 +120,10 @@ class MaskedTokens:
         attended = same_document(rows, self._sep) if self._by_document else None
         labels = masked.labels.flatten()
         model = self.copy
-        if self.reorders:
-            hidden = model.encoder(masked.ids, attended, positions=masked.positions)
-        else:
-            hidden = picked(model.encoder(masked.ids, attended), masked.positions)
+        asked = masked.positions if self.reorders else None
+        hidden = self._encode(model.encoder, masked.ids, attended, masked.positions, numbers, asked)
+        if not self.reorders:
+            hidden = picked(hidden, masked.positions)
         if self._in_place:
             head = (model.table(), model.decoder_bias)
             return linear_cross_entropy(model.read(hidden).flatten(0, 1), *head, labels)

@@ -18,6 +18,7 @@ class Update:
             update, times `Detour.rate`.
         mask_rate: share of positions to predict.
         cost: the work that it adds.
+        layers: how many layers are in use; None changes nothing.
     """
 
     number: int
@@ -26,3 +27,4 @@ class Update:
     factor: float
     mask_rate: float
     cost: Work
+    layers: int | None = None

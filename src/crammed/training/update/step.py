@@ -24,6 +24,7 @@ from crammed.machine.lanes import Lanes
 from crammed.optim.build import Optimizers
 from crammed.training.update.average import Average
 from crammed.training.update.float8 import FIRST_ROWS
+from crammed.training.update.growth import Growth
 from crammed.training.update.lanes import lanes_of
 from crammed.training.update.memory import LEAST_TOKENS, fitting_rows
 from crammed.training.update.objective import Objective
@@ -77,6 +78,7 @@ class TrainStep:
         parameters: the model's parameters.
         average: a running average of them; None if there is none.
         leaves: what losses are differentiated by, to get the gradients of the parameters.
+        growth: which of the layers are in use.
         microbatch_rows: rows of one forward and backward pass; reduced when memory runs out.
         recomputes: whether layers recompute their activations for the gradients.
         before_microbatch: called before each microbatch; if it raises, the update is abandoned.
@@ -89,8 +91,10 @@ class TrainStep:
         optimizer: Optimizers,
         config: RunConfig,
         device: Device,
+        growth: Growth | None = None,
     ) -> None:
         self.model: Any = model
+        self.growth = growth or Growth()
         self.objective = objective
         self.leaves = objective.leaves
         self.optimizer = optimizer
@@ -129,6 +133,8 @@ class TrainStep:
                 row fits.
         """
         self._row_counts = row_counts = frozenset(row_counts)
+        now, most, *less = self.growth.layers, *self.growth.depths()
+        self.growth.use(most)
         if self.device.fits_microbatch:
             free, _ = torch.cuda.mem_get_info(self.device.torch)
             self.fit(free, self._peak)
@@ -136,7 +142,10 @@ class TrainStep:
         if self.device.compile:
             rates = list(rates)
             with _compiler_faults():
-                self._with_less(lambda: self._compile_for(row_counts, rates))
+                for depth in (most, *less):
+                    self.growth.use(depth)
+                    self._with_less(lambda: self._compile_for(row_counts, rates))
+        self.growth.use(now)
 
     def fit(self, free: int, peak: Callable[[int], int]) -> None:
         """Find how many rows fit into memory, and whether layers have to recompute.
@@ -235,6 +244,7 @@ class TrainStep:
             InputError: not even one row fits.
         """
         self._stay_close()
+        self.growth.reach(update.layers)
         rows = moved(rows, self.device.torch)
         return self._with_less(lambda: self._accumulate(rows, update, first))
 

@@ -1,0 +1,72 @@
+"""Depth that grows in training: the lower half of the layers is copied above itself.
+
+Gong et al. (2019) train a shallow model first, whose updates are cheaper, and double it. All layers
+have their weights from the beginning, so that a checkpoint holds the same tensors at any depth;
+those that are not in use yet get no gradients.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from crammed.model.encoder import Encoder
+from crammed.optim.build import Optimizers
+
+
+class Growth:
+    """The layers in use, of an encoder and of its copies that share the parameters.
+
+    Args:
+        encoders: these encoders; none for a model of another library.
+        layers: how many are in use at first.
+
+    Attributes:
+        layers: how many are in use.
+        grows: whether others come later, or came.
+    """
+
+    def __init__(
+        self, encoders: Sequence[Encoder] = (), optimizer: Optimizers | None = None, layers: int = 1
+    ) -> None:
+        self._encoders, self._optimizer = encoders, optimizer
+        self.grows = any(layers < len(encoder.layers) for encoder in encoders)
+        self.use(layers)
+
+    def use(self, layers: int) -> None:
+        """Use so many layers, with the weights that they have."""
+        self.layers = layers
+        for encoder in self._encoders:
+            encoder.depth = layers
+
+    def depths(self) -> Iterable[int]:
+        """All numbers of layers from now on, the largest first."""
+        whole = max((len(encoder.layers) for encoder in self._encoders), default=self.layers)
+        while whole >= self.layers:
+            yield whole
+            whole //= 2
+
+    @torch.no_grad()
+    def reach(self, layers: int | None) -> None:
+        """Double the depth until there are so many layers; optimizer state is copied as well.
+
+        What a layer has that the one below lacks, such as a norm in front of it, stays as it began.
+        """
+        while self._encoders and layers is not None and self.layers < layers:
+            stack = self._encoders[0].layers
+            for lower, upper in zip(stack, stack[self.layers : 2 * self.layers], strict=False):
+                theirs = dict(lower.named_parameters())
+                for name, parameter in upper.named_parameters():
+                    source = theirs.get(name, parameter)
+                    parameter.copy_(source)
+                    self._copy_state(source, parameter)
+            self.use(2 * self.layers)
+
+    def _copy_state(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        assert self._optimizer is not None
+        state = self._optimizer.state
+        state.pop(target, None)  # its running average alone, or what other processes made of zeros
+        if source in state:
+            state[target] = copy.deepcopy(state[source])

@@ -1,0 +1,117 @@
+"""Depth that grows in training: what is copied, what it costs, and that it survives a stop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from crammed.budget import Ledger, Work
+from crammed.data.corpus import Corpus
+from crammed.machine.device import Device
+from crammed.model.count import train_flops_per_token
+from crammed.runs.directory import RunDir
+from crammed.training.checkpoint import Checkpoints, load_checkpoint
+from crammed.training.plan import Planner
+from crammed.training.session import Session
+from crammed.training.update.build import build
+from crammed.training.update.step import TrainStep
+from support.steps import SPECIALS, rows_of, update_of
+from support.text import tiny
+from support.training import train
+
+GROWING = ("model.layers=4", "train.grow_at=[0.5]", "model.value_embeddings=false")
+
+
+def trained(step: TrainStep, numbers: range, layers: int | None = None) -> None:
+    for number in numbers:
+        step.gradients(rows_of(8, number), replace(update_of(8, number), layers=layers))
+        step.apply(1.0)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon", "adafactor", "lion"])
+def test_it_trains_a_shallow_model_and_then_the_same_twice_over(cpu: Device, name: str) -> None:
+    words = ("model.value_embeddings=false", f"optim.name={name}", "train.average=0.9")
+    shallow = build(tiny("crammed", *words, "model.layers=2"), 256, SPECIALS, cpu)
+    deep = build(tiny("crammed", *words, "model.layers=4"), 256, SPECIALS, cpu)
+    grown = build(tiny("crammed", *words, *GROWING), 256, SPECIALS, cpu)
+    lower = dict(shallow.model.named_parameters())
+    found = dict(grown.model.named_parameters())
+    for name, parameter in lower.items():  # the rule of `matrix_start` may depend on the depth
+        parameter.data.copy_(found[name])
+    trained(shallow, range(3))
+    trained(grown, range(3), 2)
+    assert all(torch.equal(found[name], parameter) for name, parameter in lower.items())
+    for name, parameter in deep.model.named_parameters():  # by hand what growing does
+        at = name.replace("layers.2.", "layers.0.").replace("layers.3.", "layers.1.")
+        if at not in lower:  # the first layer of this recipe has no norm there
+            parameter.data.copy_(found[name])
+            continue
+        parameter.data.copy_(lower[at])
+        state = shallow.optimizer.state[lower[at]]
+        deep.optimizer.restore(parameter, {key: value.clone() for key, value in state.items()})
+    trained(deep, range(3, 6))
+    trained(grown, range(3, 6), 4)
+    for name, parameter in deep.model.named_parameters():
+        assert torch.equal(found[name], parameter), name
+        ours, theirs = (s.optimizer.state for s in (grown, deep))
+        assert all(torch.equal(ours[found[name]][k], v) for k, v in theirs[parameter].items())
+
+
+def test_it_goes_on_from_a_checkpoint_with_the_same_bits(cpu: Device, tmp_path: Path) -> None:
+    config = tiny("crammed", *GROWING, "model.layers=8", "train.grow_at=[0.2,0.6]")
+    whole, first = (build(config, 256, SPECIALS, cpu) for _ in range(2))
+    depths = {range(2): 2, range(2, 4): 4, range(4, 6): 8}
+    with RunDir.open(tmp_path / "run", config) as run:
+        checkpoints = Checkpoints(Session.untimed(run, first, corpus_sha256="corpus"))
+        for numbers, layers in depths.items():
+            trained(whole, numbers, layers)
+            trained(first, numbers, layers)
+            checkpoints.save(Work(updates=numbers.stop))
+            first = build(config, 256, SPECIALS, cpu)
+            checkpoints = Checkpoints(Session.untimed(run, first, corpus_sha256="corpus"))
+            load_checkpoint(run.checkpoints, first, "corpus")
+            assert first.growth.layers == first.model.encoder.depth == layers
+    for one, other in zip(whole.parameters, first.parameters, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_updates_cost_what_their_layers_cost() -> None:
+    config = tiny("crammed", *GROWING, "optim.name=adamw", "budget.limit=8updates", "batch.ramp=0")
+    planner, work, seen = Planner(config, 256, None, Ledger(())), Work(), []
+    while (update := planner.next(work)) is not None:
+        seen.append(update.layers)
+        model = config.model.model_copy(update={"layers": update.layers})
+        length, count = config.data.row_length, round(update.mask_rate * config.data.row_length)
+        flops = update.rows * length * train_flops_per_token(model, 256, length, count)
+        assert update.cost.flops == pytest.approx(flops)
+        work += update.cost
+    assert seen == [2] * 4 + [4] * 4
+
+
+@pytest.mark.parametrize("points", ["[0.4]", "[0.9]"])
+def test_a_run_ends_with_all_layers(
+    corpus: Corpus, cpu: Device, tmp_path: Path, points: str
+) -> None:
+    """Even if it ends before the time to grow: the new layers are then copies."""
+    words = (f"train.grow_at={points}", "budget.limit=4updates")
+    model = train(tiny("crammed", *GROWING, *words), corpus, tmp_path / "run", cpu).model
+    again = train(tiny("crammed", *GROWING, *words), corpus, tmp_path / "run", cpu).model
+    assert again.encoder.depth == model.encoder.depth == 4
+    layers = [
+        torch.cat([p.flatten() for p in each.ffn.parameters()]) for each in model.encoder.layers
+    ]
+    assert torch.equal(layers[0], layers[2]) == (points == "[0.9]")
+
+
+@pytest.mark.long
+def test_every_depth_is_compiled_before_the_first_update(cpu: Device) -> None:
+    config = tiny("crammed", *GROWING, "model.layers=2")
+    step = build(config, 256, SPECIALS, replace(cpu, compile=True, microbatch_rows=8))
+    step.prepare([8], [0.25])
+    assert step.growth.layers == 1
+    step._loss = torch.compiler.set_stance("fail_on_recompile")(step._loss)
+    trained(step, range(1), 1)
+    trained(step, range(1, 2), 2)
