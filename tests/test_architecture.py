@@ -39,7 +39,7 @@ FLOORS = (
     ("planning",),
     ("training",),
     ("training.update",),
-    ("export",),
+    ("export", "tracking"),
     ("runs",),
     ("rules",),
     ("optim", "kernels"),

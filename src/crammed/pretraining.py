@@ -32,6 +32,7 @@ from crammed.runs.directory import RunDir, read_scores_of
 from crammed.runs.longer import train_longer
 from crammed.runs.summary import Summary, Training, checked, read_summary
 from crammed.terminal.progress import Progress
+from crammed.tracking.following import tracked
 from crammed.training.agenda import TRAINING
 from crammed.training.distributed import Group
 from crammed.training.loop import Trained, pretrain
@@ -72,14 +73,16 @@ def train_and_export(
     if config.corpus is not None and config.corpus != corpus.sha256:
         raise InputError(f"{corpus.path} is not the corpus that {run.path} was started with")
     verify_once(corpus, progress)
-    trained = _trained(run, corpus, device, progress, group, adaptation)
-    work, epochs = trained.work, trained.work.rows / corpus.rows
-    size = text_bytes(corpus.manifest["characters"], corpus.heldout)
-    early = early_end(config, corpus.vocab_size, corpus.rows, size, work, trained.charged_seconds)
-    short = ended_short(config, trained.u, early)
-    _say_how_it_ended(progress, early, short, epochs)
-    final = _kept(run, corpus, trained, adaptation)
-    heldout, by_source = _measure_heldout(run, corpus, device, trained, progress)
+    with tracked(config.compute.track, run.path, progress):
+        trained = _trained(run, corpus, device, progress, group, adaptation)
+        work, epochs = trained.work, trained.work.rows / corpus.rows
+        size = text_bytes(corpus.manifest["characters"], corpus.heldout)
+        seconds = trained.charged_seconds
+        early = early_end(config, corpus.vocab_size, corpus.rows, size, work, seconds)
+        short = ended_short(config, trained.u, early)
+        _say_how_it_ended(progress, early, short, epochs)
+        final = _kept(run, corpus, trained, adaptation)
+        heldout, by_source = _measure_heldout(run, corpus, device, trained, progress)
     done = _training(run, corpus, device, trained, heldout)
     if adaptation is not None:
         about = adaptation.result(run, trained.model, corpus, device, progress)

@@ -190,6 +190,9 @@ class ComputeConfig(Section):
     engine: Literal["processes", "ray"] = "processes"
     """Prepare with processes on this machine, or on a Ray cluster."""
 
+    track: Annotated[Literal["none", "tensorboard", "wandb", "trackio"], Later()] = "none"
+    """A service that draws the run's log points and held-out losses while it trains."""
+
     @field_validator("kernels", mode="before")
     @classmethod
     def _refuse_triton(cls, kernels: Any) -> Any:

@@ -20,6 +20,7 @@ from crammed.rules.choosing import Asked
 from crammed.rules.recipe import parse_overrides, recipe_names
 from crammed.runs.resuming import as_begun, asked_in, default_out
 from crammed.terminal.progress import Progress
+from crammed.tracking.following import check_tracker
 
 File = str | Path
 Overrides = Mapping[str, Any] | Sequence[str]
@@ -96,6 +97,7 @@ def configure(
     if path is None and last is not None:
         path = default_out(asked, Path(corpus_dir or asked.config.data.sources[0].path).name, last)
         asked = as_begun(path, asked)
+    check_tracker(asked.config.compute.track)
     return asked, corpus, path
 
 

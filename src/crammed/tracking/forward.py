@@ -1,0 +1,90 @@
+"""The process that forwards: ``python -P -m crammed.tracking.forward SERVICE RUN OFFSET OFFSET``.
+
+It ends when its standard input does, which is when training ends, however that may be.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from crammed.files.regular import open_to_read
+from crammed.runs.directory import LOGS
+from crammed.tracking.services import SERVICES, Service
+
+SECONDS_BETWEEN_LOOKS = 1.0
+_PLACE = ("update", "event")
+
+
+class Tail:
+    """What a JSON-lines file gains.
+
+    Args:
+        offset: bytes that were there before.
+    """
+
+    def __init__(self, file: Path, offset: int) -> None:
+        self._file, self._offset = file, offset
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The whole objects that are new."""
+        if not self._file.exists():
+            return
+        with open_to_read(self._file) as file:
+            file.seek(self._offset)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:  # a crash cut it short
+                continue
+            if isinstance(record, dict):
+                yield record
+
+
+def numbers(record: dict[str, Any]) -> dict[str, float]:
+    """What can be drawn of a log point or an event, whose numbers are named after it."""
+    prefix = f"{record['event']}/" if "event" in record else ""
+    return {
+        f"{prefix}{name}": float(value)
+        for name, value in record.items()
+        if type(value) in (int, float) and math.isfinite(value) and name not in _PLACE
+    }
+
+
+def forward(service: Service, tails: list[Tail]) -> None:
+    """Hand over what the logs gain until standard input ends."""
+    ended = False
+    while not ended:
+        ended = bool(select.select([sys.stdin], [], [], SECONDS_BETWEEN_LOOKS)[0])
+        for tail in tails:
+            for record in tail.records():
+                update, values = record.get("update"), numbers(record)
+                if isinstance(update, int) and values:
+                    service.log(update, values)
+    service.finish()
+
+
+def main() -> None:
+    """Forward until training ends; a failure is the last line of standard error."""
+    os.nice(10)
+    name, run, offsets = sys.argv[1], Path(sys.argv[2]), map(int, sys.argv[3:])
+    try:
+        tails = [Tail(run / log, offset) for log, offset in zip(LOGS, offsets, strict=True)]
+        forward(SERVICES[name](run), tails)
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        print(reason, file=sys.stderr, flush=True)
+        os._exit(1)  # a library's threads may still wait for its server
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Services that draw a run's logs: what reaches them, and that none can hold training up."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crammed.doctor import TINY
+from crammed.errors import InputError
+from crammed.interface import training
+from crammed.runs.logs import read_events, read_metrics
+from crammed.terminal.progress import Progress
+from crammed.tracking import following
+from crammed.tracking.following import check_tracker, tracked
+from support.text import documents, write_jsonl
+
+CONFIG = Path(__file__).parents[1] / "fixtures" / "2026-11-21" / "finished" / "config.json"
+POINTS = [{"update": n, "loss": 5.0 - n, "grad_norm": None, "u": n / 4} for n in (1, 2)]
+HELDOUT = {"event": "heldout", "at": "now", "update": 2, "loss@0.15": 3.5}
+FAKE = """
+import json, time
+def _note(what, *values):
+    with open("{said}", "a") as file:
+        file.write(json.dumps([what, *values], default=str) + "\\n")
+def init(**options):
+    {init}
+    _note("init", options)
+def log(values, step):
+    _note("log", step, values)
+def finish():
+    _note("finish")
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The directory of a run that another process has logged a point of."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(CONFIG, folder)
+    (folder / "metrics.jsonl").write_text(json.dumps({"update": 0, "loss": 9.0}) + "\n")
+    return folder
+
+
+def follow(service: str, run: Path) -> tuple[str, float]:
+    """Log while a service follows; returns what is said, and the seconds that logging took."""
+    said = io.StringIO()
+    with tracked(service, run, Progress(said)):
+        began = time.monotonic()
+        for name, records in (("metrics.jsonl", POINTS), ("events.jsonl", [HELDOUT])):
+            with (run / name).open("a") as file:
+                file.write('{"update": 1, "lo\n')  # as after a crash
+                file.writelines(json.dumps(record) + "\n" for record in records)
+        took = time.monotonic() - began
+    return said.getvalue(), took
+
+
+def fake(folder: Path, library: str, monkeypatch: pytest.MonkeyPatch, init: str = "") -> Path:
+    """A library of that name, and the file with what it is told."""
+    said = folder / "told.jsonl"
+    path = folder / "libraries"
+    path.mkdir()
+    (path / f"{library}.py").write_text(FAKE.format(said=said, init=init or "pass"))
+    monkeypatch.setenv("PYTHONPATH", str(path), prepend=os.pathsep)
+    return said
+
+
+def drawn(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """The scalars in TensorBoard's event files, read by TensorBoard."""
+    library = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    read = library.EventAccumulator(str(folder)).Reload()
+    tags = read.Tags()["tensors"] + read.Tags()["scalars"]
+    return {tag: [(each.step, each.value) for each in read.Scalars(tag)] for tag in tags}
+
+
+def test_tensorboard_reads_what_was_logged_from_now_on(run: Path) -> None:
+    pytest.importorskip("tensorboard")
+    said, _ = follow("tensorboard", run)
+    assert said.count("\n") == 1, said
+    assert drawn(run / "tensorboard") == {
+        "loss": [(1, 4.0), (2, 3.0)],
+        "u": [(1, 0.25), (2, 0.5)],
+        "heldout/loss@0.15": [(2, 3.5)],
+    }
+
+
+@pytest.mark.parametrize("library", ["wandb", "trackio"])
+def test_services_with_their_own_runs(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    told = fake(tmp_path, library, monkeypatch)
+    follow(library, run)
+    (first, options), *logged, last = [json.loads(line) for line in told.read_text().splitlines()]
+    assert (first, options["name"], options["project"]) == ("init", "run", "crammed")
+    assert options["config"]["recipe"] == json.loads(CONFIG.read_text())["recipe"]
+    assert "/" not in str([each["path"] for each in options["config"]["data"]["sources"]])
+    assert logged[0] == ["log", 1, {"loss": 4.0, "u": 0.25}]
+    assert logged[-1] == ["log", 2, {"heldout/loss@0.15": 3.5}]
+    assert last == ["finish"]
+
+
+def test_a_service_that_fails_is_said_once(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake(tmp_path, "wandb", monkeypatch, "raise OSError('no route\\nto host')")
+    said, _ = follow("wandb", run)
+    _, failed = said.splitlines()
+    assert failed == "track  wandb failed, and the run goes on without it: no route to host"
+
+
+def test_a_service_that_hangs_holds_nothing_up(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake(tmp_path, "trackio", monkeypatch, "time.sleep(1000)")
+    monkeypatch.setattr(following, "PATIENCE", 0.2)
+    said, took = follow("trackio", run)
+    assert took < 5.0
+    assert said.splitlines()[1] == "track  trackio did not take everything within 0 s"
+
+
+def test_a_library_that_is_missing_is_said_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "find_spec", lambda _: None)
+    message = r"^compute.track=wandb needs wandb: pip install 'crammed\[wandb\]'$"
+    with pytest.raises(InputError, match=message):
+        check_tracker("wandb")
+    with pytest.raises(InputError, match=message):
+        training.run(None, ["compute.track=wandb"], data="text.jsonl", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_whole_run_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    text = write_jsonl(tmp_path / "text.jsonl", documents(300))
+    words: list[Any] = [*TINY, "compute.track=tensorboard", "train.heldout_every=0.5"]
+    done = training.run(None, words, data=text, budget="8updates", out=tmp_path / "run")
+    found = drawn(done.folder / "tensorboard")
+    points = read_metrics(done.folder)
+    assert [update for update, _ in found["loss"]] == [point["update"] for point in points]
+    measured = [e["update"] for e in read_events(done.folder) if e["event"] == "heldout"]
+    assert [update for update, _ in found["heldout/loss@0.15"]] == measured
+    assert (measured[-1], len(measured)) == (8, 2)
