@@ -21,6 +21,7 @@ from crammed.embedding.scoring import retrieval
 from crammed.embedding.tuning import TEMPERATURE, Tuning, batches, contrastive_loss
 from crammed.errors import InputError
 from crammed.export.huggingface import export
+from crammed.files.folders import new_folder
 from crammed.model.trained import load_trained
 from crammed.sentences import sentences
 from crammed.terminal.progress import SILENT
@@ -188,16 +189,31 @@ def test_what_is_wrong_leaves_nothing(
     few, unrated = tmp_path / "few.txt", tmp_path / "unrated.csv"
     few.write_text("Hi.")
     unrated.write_text("sentence1,sentence2\na,b\n")
+    alike = tmp_path / "alike.csv"
+    alike.write_text("sentence1,sentence2,score\na,b,3\nc,d,3\n")
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"budget": "1e9flop"}, "name time, tokens or updates"),
         ({"partners": "both"}, "no partners 'both'"),
-        ({"data": few}, "too few to learn from"),
+        ({"data": few}, "1 document, too little to learn from"),
         ({"pairs": unrated}, "has no column score or label"),
-        ({"batch": 5000}, "fewer than one batch of 5000"),
+        ({"pairs": alike}, "rated alike"),
+        ({"batch": 5000, "out": tmp_path / "made" / "out"}, "fewer than one batch of 5000"),
+        ({"batch": 0}, "--batch takes a number from 2 to 65536"),
+        ({"seed": 2**63}, "--seed takes a number from 0"),
         ({"out": tmp_path}, "exists already"),
+        ({"out": few / "out"}, "few.txt/out: Not a directory"),
     ]
     for values, words in wrong:
         given = {"data": text, "out": tmp_path / "out", "budget": "1updates", **values}
         with pytest.raises(InputError, match=words):
             crammed.embed(model_folders["bert"], length=16, device="cpu", **given)
-    assert {*tmp_path.iterdir()} == {few, unrated, rated}
+    assert {*tmp_path.iterdir()} == {few, unrated, alike, rated}
+
+
+def test_a_folder_that_another_process_is_making_costs_no_budget(
+    tmp_path: Path, model_folders: dict[str, Path], text: Path
+) -> None:
+    with new_folder(tmp_path / "out"), pytest.raises(InputError, match="by another process"):
+        crammed.embed(
+            model_folders["bert"], data=text, out=tmp_path / "out", budget="9h", device="cpu"
+        )

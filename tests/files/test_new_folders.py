@@ -139,6 +139,18 @@ def test_a_volume_is_filled_completely_or_not_at_all(
     assert (place / "deep" / "x").read_text() == "2"
 
 
+def test_a_place_below_a_file_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="Not a directory; choose another --to"):
+        check_vacant(tmp_path / "file" / "deep" / "out", "--to")
+
+
+def test_folders_above_one_that_failed_do_not_stay(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="wrong"), new_folder(tmp_path / "deep" / "out"):
+        raise InputError("wrong")
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize("exists", [False, True])
 def test_a_link_that_was_named_stands_for_its_target(tmp_path: Path, exists: bool) -> None:
     if exists:

@@ -232,6 +232,12 @@ def test_a_folder_of_a_stranger(data: Path, encoders: dict[str, Path]) -> None:
     described.write_text(json.dumps({**whole, "labels": ["a", "b", "c"]}))
     with pytest.raises(InputError, match=r"3 labels, but its model has 2 outputs"):
         Predictor.load(data.parent / "kept")
+    described.write_text(json.dumps(whole))
+    damaged = Predictor.load(data.parent / "kept")
+    with torch.no_grad():
+        next(damaged.model.parameters()).fill_(torch.nan)
+    with pytest.raises(InputError, match="kept computes no finite numbers"):
+        damaged.outputs(Rows([("some text",)], np.zeros(1, np.float32)))
 
 
 def test_the_commands(data: Path, encoders: dict[str, Path]) -> None:
@@ -288,3 +294,15 @@ def test_rows_cannot_act_on_a_terminal(tmp_path: Path, capsys: pytest.CaptureFix
     for name in ("out.jsonl", "out.csv"):
         write_rows(tmp_path / name, [(row, {"predicted": "x"})], SILENT)
         assert (tmp_path / name).read_text("utf-8")
+
+
+def test_no_column_of_a_later_row_is_lost(tmp_path: Path) -> None:
+    rows: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"text": "a"}, {"predicted": "x"}),
+        ({"text": "b", "id": 7}, {"predicted": "y"}),
+    ]
+    with pytest.raises(InputError, match="no column 'id', which a later row has: write"):
+        write_rows(tmp_path / "out.csv", rows, SILENT)
+    assert not [*tmp_path.iterdir()]
+    write_rows(tmp_path / "out.jsonl", rows, SILENT)
+    assert '"id": 7' in (tmp_path / "out.jsonl").read_text()

@@ -280,7 +280,7 @@ def test_a_suite_of_the_hub(hub_suite: Suite) -> None:
     assert data.sha256 == read_task(hub_suite.tasks["mine"], None, hub_suite).sha256
     with pytest.raises(InputError, match=r"set/gone cannot be opened: .*gone"):
         read_task(hub_suite.tasks["gone"], None, hub_suite)
-    with pytest.raises(InputError, match=r"set/bad, train, row 1: column 'text' holds a int"):
+    with pytest.raises(InputError, match=r"set/bad, train, row 1: column 'text' holds a number"):
         read_task(hub_suite.tasks["bad"], None, hub_suite)
 
 

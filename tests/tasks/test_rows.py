@@ -280,7 +280,7 @@ def test_minus_one_is_a_class_where_it_is_named(tmp_path: Path, form: Any) -> No
     ("wrong", "words"),
     [
         ({"text": "a"}, "no column 'label' (it has: text)"),
-        (row(3), "column 'text' holds a int, not text"),
+        (row(3), "column 'text' holds a number, not text"),
         (row("a", 2), "label 2 is not one of 0, 1"),
         (row("a", 0.5), "label 0.5 is neither a name nor a whole number"),
         (row("a", [1]), "label [1] is neither a name"),

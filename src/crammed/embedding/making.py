@@ -76,13 +76,14 @@ def make(
         texts = [(text,) for text in passages.texts]
         rows = encoded(backbone, texts, tuning.length, numerics.device)
         task.update(1, f"{len(rows):,} passages")
-    work = tune(mean, backbone.width, rows, _pairs(passages, tuning), tuning, numerics, progress)
-    with progress.task("scoring it tuned"):
-        after = scores(*scored)
-    done = {"updates": work.updates, "tokens": work.tokens, "passages": len(rows)}
-    result = {"model": name, "sources": [*sources], **tuning.values(), **done}
-    result |= {"before": before, "after": after}
-    with new_folder(out) as folder:
+    partners = _pairs(passages, tuning)
+    with new_folder(out) as folder:  # before the budget is spent: another process may be making it
+        work = tune(mean, backbone.width, rows, partners, tuning, numerics, progress)
+        with progress.task("scoring it tuned"):
+            after = scores(*scored)
+        done = {"updates": work.updates, "tokens": work.tokens, "passages": len(rows)}
+        result = {"model": name, "sources": [*sources], **tuning.values(), **done}
+        result |= {"before": before, "after": after}
         write_embedder(folder, source, inner(encoder), tuning.length, backbone.width)
         sample = passages.texts[:8]
         ours = vectors(mean, backbone, sample, tuning.length, numerics)

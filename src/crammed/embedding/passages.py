@@ -10,6 +10,7 @@ from crammed.config import DataConfig
 from crammed.data.preparing.read.source import open_sources
 from crammed.errors import InputError
 from crammed.keys import key, uniform
+from crammed.quantity import counted
 from crammed.sentences import sentences
 from crammed.terminal.progress import Progress
 
@@ -63,8 +64,8 @@ class Passages:
                     break
         if len(found.texts) < 2:
             raise InputError(
-                f"{', '.join(sources)} has {documents} documents, which are too few to learn from: "
-                "name more text with --data"
+                f"{', '.join(sources)} has {counted(documents, 'document')}, too little to learn "
+                "from: name more text with --data"
             )
         return found
 

@@ -67,10 +67,15 @@ def scores(
         ``retrieval``: see `retrieval`, None without held-out pairs; ``unrelated``: quantiles of the
         cosines of texts that do not belong together; ``spearman``: of cosines and ratings, in
         percent, None without pairs.
+
+    Raises:
+        InputError: a vector is not finite, or all ratings or all cosines of pairs are the same.
     """
 
     def unit(texts: Sequence[str]) -> Vectors:
         found = vectors(model, backbone, texts, length, numerics)
+        if not np.isfinite(found).all():
+            raise InputError("the vectors of the model are not finite: name another encoder")
         return np.asarray(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12))
 
     values: dict[str, Any] = {"retrieval": None, "unrelated": None, "spearman": None}
@@ -83,6 +88,8 @@ def scores(
     if pairs is not None:
         both = unit(list(chain.from_iterable(pairs.texts))).reshape(len(pairs.texts), 2, -1)
         cosines = (both[:, 0] * both[:, 1]).sum(-1)
+        if min(np.ptp(cosines), np.ptp(pairs.labels)) == 0.0:
+            raise InputError("--pairs: all pairs are alike, or rated alike, so there is no score")
         values["spearman"] = 100 * float(stats.spearmanr(cosines, pairs.labels)[0])
     return values
 

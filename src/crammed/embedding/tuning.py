@@ -49,6 +49,10 @@ class Tuning:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        ranges = {"batch": (2, 2**16), "length": (8, 2**16), "seed": (0, 2**63 - 1)}
+        for name, (low, high) in ranges.items():
+            if not low <= getattr(self, name) <= high:
+                raise InputError(f"--{name} takes a number from {low} to {high}")
         if self.budget.kind == "flops":
             raise InputError(
                 f"--budget {self.budget.text}: name time, tokens or updates, such as 10m"

@@ -71,8 +71,22 @@ def check_vacant(path: Path, option: str) -> None:
     with disk_faults(path):
         if path.exists() and not (path.is_dir() and _is_vacant(path)):
             raise InputError(f"{path} exists already: choose another {option}")
-    if path.exists() and not os.access(path, os.W_OK | os.X_OK):
+    if not path.exists():
+        check_above(path, option)
+    elif not os.access(path, os.W_OK | os.X_OK):
         raise InputError(f"{path} cannot be written to: choose another {option}")
+
+
+def check_above(path: Path, option: str) -> None:
+    """Check that something can be made at `path`, where the folders above it may be missing.
+
+    Raises:
+        InputError: one of these is a file, or nobody may write there.
+    """
+    above = next(each for each in path.absolute().parents if each.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        fault = os.strerror(errno.EACCES if above.is_dir() else errno.ENOTDIR)
+        raise InputError(f"cannot write {path}: {fault}; choose another {option}")
 
 
 def _is_vacant(folder: Path) -> bool:
@@ -100,6 +114,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 @contextmanager
 def _aside_of(path: Path) -> Iterator[Path]:
     """An empty folder on the disk of `path`, which this process has locked; removed at the end."""
+    made = missing_folders(path.parent)
     make_folder(path.parent)
     inside = path.is_dir() and not path.is_symlink()
     aside = path / _ASIDE if inside else path.with_name(f".{path.name}.tmp")
@@ -112,6 +127,7 @@ def _aside_of(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(aside, ignore_errors=True)
         os.close(lock)
+        remove_if_empty(made)
 
 
 def _locked(aside: Path, path: Path) -> int:

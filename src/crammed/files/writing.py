@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
-from crammed.files.folders import make_folder, sync
+from crammed.files.folders import check_above, make_folder, sync
 from crammed.files.regular import open_new, open_to_read, read_text
 
 _TAIL = 65_536
@@ -68,10 +68,7 @@ def check_file(path: Path) -> None:
         raise InputError(f"cannot write {path}: it is a folder; choose another --out")
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is not an ordinary file: choose another one")
-    above = next(each for each in path.absolute().parents if each.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        fault = os.strerror(errno.EACCES if above.is_dir() else errno.ENOTDIR)
-        raise InputError(f"cannot write {path}: {fault}; choose another --out")
+    check_above(path, "--out")
 
 
 def _replace(aside: Path, path: Path) -> None:

@@ -69,6 +69,11 @@ def _csv_lines(predicted: Predicted) -> Iterator[str]:
         if header is None:
             header = list(values)
             yield writer.writerow(header)
+        if others := values.keys() - header:
+            raise InputError(
+                f"the first row has no column {min(others, key=str)!r}, which a later row has: "
+                "write .jsonl"
+            )
         yield writer.writerow([_cell(values.get(name)) for name in header])
 
 

@@ -82,7 +82,11 @@ class Predictor:
         return min(self.description.max_length, self.backbone.max_length)
 
     def outputs(self, rows: Rows) -> Outputs:
-        """The model's outputs for rows, or for kind tokens for their words; see `Outputs`."""
+        """The model's outputs for rows, or for kind tokens for their words; see `Outputs`.
+
+        Raises:
+            InputError: they are not finite: the weights are damaged.
+        """
         words = self.description.task.kind == "tokens"
         tokens = self.backbone.tokenize(rows.texts, self.longest, words=words)
         self.cut += tokens.cut
@@ -91,6 +95,8 @@ class Predictor:
         device = self.numerics.device
         encoded = EncodedSplit(tokens, labels, rows.choices, self.backbone.pad, device, counts)
         outputs = predict(self.model, encoded, self.numerics)
+        if not np.isfinite(outputs).all():
+            raise InputError(f"{self.backbone.name} computes no finite numbers: fine-tune again")
         if counts is None:
             return outputs
         return of_words(outputs, tokens, counts, self.description.majority)

@@ -156,4 +156,8 @@ def _flag(record: Record, name: str) -> bool:
 
 
 def _kind(value: Any) -> str:
-    return "nothing" if value is None else f"a {type(value).__name__}"
+    names = {int: "number", float: "number", dict: "object"}
+    if value is None:
+        return "nothing"
+    name = names.get(type(value), type(value).__name__)
+    return f"{'an' if name[0] in 'aeio' else 'a'} {name}"
