@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from crammed.config import RunConfig
 from crammed.config.kinds import kinds_of
 from crammed.config.optim import (
     AdafactorConfig,
+    AGDConfig,
     LionConfig,
     NAdamConfig,
     OptimConfig,
@@ -73,11 +75,12 @@ def test_the_flops_of_an_update_are_counted(
     monkeypatch.setattr("crammed.optim.muon._small_on_cpu", lambda _: False)  # counted as it is
     config = config_with(name)
     step = build(config, 256, SPECIALS, cpu)
-    step.gradients(rows_of(8, 0), update_of(8, 0))
-    with FlopCounterMode(display=False) as counted:
-        step.apply(1.0)
-    found, own = counted.get_total_flops(), update_flops(config.model, config.optim)
-    if name == "muon":
+    for number in range(3):  # the third is like most others
+        step.gradients(rows_of(8, number), update_of(8, number))
+        with FlopCounterMode(display=False) as counted:
+            step.apply(1.0)
+    found, own = counted.get_total_flops(), update_flops(config.model, 256, config.optim)
+    if name in ("muon", "library"):
         assert own == found > 0
     else:  # Adafactor's outer products cost no more than its work on each number
         assert own == 0 <= found <= 2 * sum(each.numel() for each in step.parameters)
@@ -132,7 +135,10 @@ def test_every_option_is_read(name: str, option: str, cpu: Device) -> None:
     seen = range(7)  # RAdam knows no scale before the sixth update
     usual = trained(build(config_with(name), 256, SPECIALS, cpu), seen)
     # Two limits that every gradient exceeds would be the same to an optimizer that ignores scale.
-    other = {"clip": "null", "cautious_decay": "true"}.get(option, "0.3")
+    others = {"cautious_decay": "true", "clipped": "true", "of": "ADOPT"}
+    if KINDS[name].model_fields["clip"].default is not None:
+        others["clip"] = "null"
+    other = (others | {"options": "{normalize_gradient: true}"}).get(option, "0.3")
     config = config_with(name, f"optim.{option}={other}")
     assert getattr(config.optim, option) != getattr(config_with(name).optim, option)
     changed = trained(build(config, 256, SPECIALS, cpu), seen)
@@ -208,12 +214,12 @@ def twin_of_adam(gradients: list[torch.Tensor], eps: float) -> torch.Tensor:
     return first / (1 - 0.9**count) / ((second / (1 - 0.8**count)).sqrt() + eps)
 
 
-@pytest.mark.parametrize("name", ["lamb", "adamw-scale", "lars"])
+@pytest.mark.parametrize("name", ["lamb", "adamw-scale", "lars", "larc"])
 def test_steps_are_relative_to_the_size_of_the_parameter(name: str) -> None:
     options: dict[str, Any] = {"beta1": 0.9, "beta2": 0.8, "eps": 1e-6}
-    if name == "lars":
-        options = {"momentum": 0.75, "trust": 0.125}
-    config: Any = KINDS[name](lr=0.25, weight_decay=0.5, **options)
+    if name in ("lars", "larc"):
+        options = {"momentum": 0.75, "trust": 0.125, "clipped": name == "larc"}
+    config: Any = KINDS[name.replace("larc", "lars")](lr=0.25, weight_decay=0.5, **options)
     weight = one_matrix(config)[0].detach().clone().double()
     before, momentum, gradients = weight.clone(), torch.zeros(4, 6).double(), [some(1), some(2)]
     for count, gradient in enumerate(gradients, start=1):
@@ -226,10 +232,35 @@ def test_steps_are_relative_to_the_size_of_the_parameter(name: str) -> None:
             weight = weight - 0.25 * 0.5 * weight - 0.25 * size / 24**0.5 * adam
         else:
             local = 0.125 * size / (gradient.double().square().sum().sqrt() + 0.5 * size)
-            momentum = 0.75 * momentum + 0.25 * local * (gradient + 0.5 * weight)
+            rate = min(float(local), 0.25) if name == "larc" else 0.25 * local
+            momentum = 0.75 * momentum + rate * (gradient + 0.5 * weight)
             weight = weight - momentum
     found = moved(config, *gradients)
     torch.testing.assert_close(found.double(), weight - before, rtol=1e-4, atol=1e-6)
+
+
+def test_larc_never_steps_further_than_gradient_descent() -> None:
+    plain = SGDConfig(lr=0.25, momentum=0.0)
+    config: Any = KINDS["lars"](lr=0.25, momentum=0.0, trust=1e6, clipped=True)
+    torch.testing.assert_close(moved(config, some()), moved(plain, some()))
+
+
+def test_agd_finds_its_step_in_the_gradients_of_all_parameters() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Linear(4, 2, bias=False))
+    optimizer = build_optimizer(model, AGDConfig(lr=0.5, weight_decay=0.25))
+    shapes = {"0.weight": (4 / 6) ** 0.5, "0.bias": 1.0, "1.weight": (2 / 4) ** 0.5}
+    before = {name: p.detach().clone().double() for name, p in model.named_parameters()}
+    for number, parameter in enumerate(model.parameters()):
+        draw = torch.Generator().manual_seed(number)
+        parameter.grad = torch.randn(parameter.shape, generator=draw)
+    gradients = {n: p.grad.double() for n, p in model.named_parameters() if p.grad is not None}
+    summary = sum(size * float(gradients[n].norm()) for n, size in shapes.items()) / 3
+    step = math.log((1 + math.sqrt(1 + 4 * summary)) / 2) / 3
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        decayed = before[name] * (1.0 if name.endswith("bias") else 1 - 0.5 * 0.25)
+        wanted = decayed - 0.5 * step * shapes[name] * gradients[name] / gradients[name].norm()
+        torch.testing.assert_close(parameter.detach().double(), wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_radam_decays_weights_apart_from_the_gradient() -> None:
@@ -281,9 +312,10 @@ def test_it_keeps_as_much_as_memory_is_planned_for(name: str, cpu: Device) -> No
         parameter.grad = torch.ones_like(parameter)
     step.apply(1.0)
     size = sum(parameter.numel() for parameter in step.parameters)
-    kept = sum(t.numel() for p in step.parameters for t in step.optimizer.state[p].values())
+    kept = sum(t.numel() for p in step.parameters for t in step.optimizer.saved(p).values())
     planned = config.optim.state_per_parameter
-    assert planned - 1 < kept / size < planned + 0.1
+    exactly = name != "library"
+    assert planned - (1 if exactly else 4) < kept / size < planned + 0.1
 
 
 def test_without_momentum_sgd_keeps_nothing() -> None:
@@ -295,7 +327,7 @@ def test_without_momentum_sgd_keeps_nothing() -> None:
     assert not optimizer.state[weight]
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "library"])
 def test_steps_are_counted_where_the_optimizer_counts_them(name: str) -> None:
     """On a device, a number that a fused optimizer reads there, and others read on the CPU."""
     with torch.device("meta"):

@@ -49,7 +49,7 @@ def test_a_budget_of_flops_counts_analytic_flops(
     words = ("crammed", "model.embedding_start=random", "masking.rate=0.25")
     plain = tiny(*words)
     one = 8 * 32 * train_flops_per_token(plain.model, corpus.vocab_size, 32, 8)
-    one += update_flops(plain.model, plain.optim)
+    one += update_flops(plain.model, corpus.vocab_size, plain.optim)
     config = tiny(*words, budget={"limit": f"{3.5 * one}flop"})
     trained = train(config, corpus, tmp_path / "run", cpu)
     assert trained.work.updates == 3

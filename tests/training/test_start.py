@@ -162,7 +162,7 @@ def test_a_budget_of_flops_pays_for_the_products(
 ) -> None:
     plain = tiny("crammed", "batch.rows=8", "masking.rate=0.25")
     one = 8 * ROW * train_flops_per_token(plain.model, corpus.vocab_size, ROW, 8)
-    one += update_flops(plain.model, plain.optim)
+    one += update_flops(plain.model, corpus.vocab_size, plain.optim)
     before = factorisation_flops(corpus.vocab_size, plain.model.width)
     config = asked(f"{before + 3.5 * one}flop", "batch.rows=8", "masking.rate=0.25")
     trained = train(config, corpus, tmp_path / "run", cpu)

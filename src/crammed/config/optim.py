@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from crammed.config.base import Beta, PositiveFloat, Section
+from crammed.config.base import Beta, Later, PositiveFloat, Section
 from crammed.config.kinds import KeepsValues
 
 Decay = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
@@ -27,6 +27,11 @@ class OptimizerConfig(Section):
     """Applied to everything except biases, norms and learned scales."""
     clip: PositiveFloat | None = 0.5
     """Largest L2 norm of the whole gradient; null never clips."""
+
+    @property
+    def kind(self) -> str:
+        """What decides how long its updates take."""
+        return self.name
 
     @property
     def state_per_parameter(self) -> int:
@@ -119,11 +124,31 @@ class LarsConfig(OptimizerConfig):
     momentum: Beta = 0.9
     trust: PositiveFloat = 0.01
     """Length of a step at a learning rate of 1, relative to that of the parameter."""
+    clipped: Annotated[bool, Later()] = False
+    """LARC: take such a step at a learning rate of 1, or plain gradient descent if that is less."""
 
     @property
     def state_per_parameter(self) -> int:
         """The momentum."""
         return 1
+
+
+class AGDConfig(OptimizerConfig):
+    """Automatic gradient descent (Bernstein et al. 2023), whose step follows from the gradient.
+
+    It has no state and no momentum. Weight decay is decoupled from the gradient.
+    """
+
+    name: Literal["agd"] = "agd"
+    lr: PositiveFloat = 1.0
+    """A factor on the step that the rule gives."""
+    weight_decay: Decay = 0.0
+    clip: PositiveFloat | None = None
+
+    @property
+    def state_per_parameter(self) -> int:
+        """Nothing is kept."""
+        return 0
 
 
 class AdafactorConfig(OptimizerConfig):
@@ -177,6 +202,31 @@ class MuonConfig(Moments):
     """Momentum of Muon's updates."""
 
 
+class LibraryConfig(OptimizerConfig):
+    """Any optimizer of the library `pytorch_optimizer` that needs nothing but gradients.
+
+    Its learning rates and weight decays differ from those of AdamW: see its documentation.
+    """
+
+    name: Literal["library"] = "library"
+    of: str = "SOAP"
+    """The name of its class."""
+    options: dict[
+        str, bool | int | float | str | Annotated[tuple[float, ...], Field(strict=False)]
+    ] = Field(default_factory=dict)
+    """What else the class takes, such as ``{betas: [0.95, 0.95], precondition_frequency: 10}``."""
+
+    @property
+    def kind(self) -> str:
+        """The class and its options."""
+        return f"{self.of} {self.options}"
+
+    @property
+    def state_per_parameter(self) -> int:
+        """Those of SOAP in square matrices, and more than others keep."""
+        return 10
+
+
 OptimConfig = Annotated[
     AdamWConfig
     | AdamConfig
@@ -186,9 +236,11 @@ OptimConfig = Annotated[
     | LambConfig
     | AdamWScaleConfig
     | LarsConfig
+    | AGDConfig
     | AdafactorConfig
     | SGDConfig
-    | MuonConfig,
+    | MuonConfig
+    | LibraryConfig,
     Field(discriminator="name"),
     KeepsValues(),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,10 +15,11 @@ from crammed.machine.lanes import Lanes
 from crammed.model.blocks import Embedding, Norm, Scales
 from crammed.model.count import outline
 from crammed.model.encoder import products_of
-from crammed.optim import lion, muon, pytorch, relative
+from crammed.optim import library, lion, muon, pytorch, relative
 from crammed.optim.parameters import Parameters
 
 State = dict[str, Tensor]
+Part = torch.optim.Optimizer | library.Library
 
 
 class Optimizers:
@@ -30,7 +31,7 @@ class Optimizers:
         state: what is kept for each parameter, by whichever optimizer.
     """
 
-    def __init__(self, *parts: torch.optim.Optimizer) -> None:
+    def __init__(self, *parts: Part) -> None:
         self._parts = parts
         self._group_of = {p: g for part in parts for g in part.param_groups for p in g["params"]}
         self.param_groups = [group for part in parts for group in part.param_groups]
@@ -55,8 +56,21 @@ class Optimizers:
         for part in self._parts:
             part.step()
 
+    @property
+    def of_library(self) -> library.Library | None:
+        """The optimizer of another library, which may keep anything; None if there is none."""
+        return next((part for part in self._parts if isinstance(part, library.Library)), None)
+
+    def saved(self, parameter: Tensor) -> State:
+        """A parameter's state, as a checkpoint keeps it."""
+        inner = self.of_library
+        return self.state[parameter] if inner is None else inner.saved(parameter)
+
     def restore(self, parameter: Tensor, state: Mapping[str, Tensor]) -> None:
         """Load a parameter's state, each tensor on the device where the optimizer would keep it."""
+        if self.of_library is not None:
+            self.of_library.restore(parameter, state)
+            return
         group = self._group_of[parameter]
         # Without fusing, the host needs single numbers to decide what to launch: they stay there.
         stays = set() if group.get("fused") else {"step", "mu_product"}
@@ -71,7 +85,7 @@ class Optimizers:
             part.zero_grad(set_to_none=True)
 
 
-_BUILDERS: dict[str, Callable[[Parameters, Any], list[torch.optim.Optimizer]]] = {
+_BUILDERS: dict[str, Callable[[Parameters, Any], Sequence[Part]]] = {
     "adamw": pytorch.adamw,
     "adam": pytorch.adam,
     "radam": pytorch.radam,
@@ -80,9 +94,11 @@ _BUILDERS: dict[str, Callable[[Parameters, Any], list[torch.optim.Optimizer]]] =
     "lamb": relative.lamb,
     "adamw-scale": relative.adamw_scale,
     "lars": relative.lars,
+    "agd": relative.agd,
     "adafactor": pytorch.adafactor,
     "sgd": pytorch.sgd,
     "muon": muon.muon,
+    "library": library.library,
 }
 """Builders by the name of the optimizer in `OptimConfig`."""
 
@@ -108,16 +124,25 @@ def optimizer_of(parameters: Parameters, config: OptimConfig) -> Optimizers:
     return Optimizers(*_BUILDERS[config.name](parameters, config))
 
 
-@lru_cache(maxsize=64)
-def update_flops(model: ModelConfig, optimizer: OptimConfig, layers: int | None = None) -> int:
-    """FLOPs of the matrix products of an update itself, after its gradients: those of Muon.
+def update_flops(
+    model: ModelConfig, vocab_size: int, optimizer: OptimConfig, layers: int | None = None
+) -> int:
+    """FLOPs of the matrix products of an update itself, after its gradients.
 
     Args:
         layers: how many layers are in use; None for all.
+
+    Raises:
+        InputError: the optimizer of another library is missing or cannot be used.
     """
-    if optimizer.name != "muon":
-        return 0
     model = model.model_copy(update={"layers": layers or model.layers})
+    if optimizer.name == "library":
+        return library.library_flops(model, vocab_size, optimizer)
+    return _muon_flops(model) if optimizer.name == "muon" else 0
+
+
+@lru_cache(maxsize=64)
+def _muon_flops(model: ModelConfig) -> int:
     shapes = (
         (matrices, *product.weight.shape) for _, product, matrices in products_of(outline(model, 1))
     )

@@ -1,21 +1,24 @@
-"""Optimizers whose steps are relative to the size of each parameter: LAMB, AdamWScale and LARS.
+"""Optimizers whose steps are relative to the size of each parameter: LAMB, AdamWScale, LARS, AGD.
 
+AGD knows that size from the parameter's shape; the others measure it.
 Stacked queries, keys and values count as one parameter. A parameter of length 0, such as a bias at
 the start, moves as if its steps were not scaled.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from crammed.config.optim import AdamWScaleConfig, LambConfig, LarsConfig
+from crammed.config.optim import AdamWScaleConfig, AGDConfig, LambConfig, LarsConfig
 from crammed.optim.parameters import Parameters
 
 LEAST_RMS = 1e-3
 """AdamWScale takes no parameter for smaller than this."""
+_TINY = 1e-30
 
 
 def lamb(parameters: Parameters, config: LambConfig) -> list[torch.optim.Optimizer]:
@@ -29,8 +32,13 @@ def adamw_scale(parameters: Parameters, config: AdamWScaleConfig) -> list[torch.
 
 
 def lars(parameters: Parameters, config: LarsConfig) -> list[torch.optim.Optimizer]:
-    """LARS (You et al. 2017, algorithm 1)."""
+    """LARS (You et al. 2017, algorithm 1), or LARC."""
     return [_Lars(parameters, config)]
+
+
+def agd(parameters: Parameters, config: AGDConfig) -> list[torch.optim.Optimizer]:
+    """Automatic gradient descent (Bernstein et al. 2023, algorithm 1)."""
+    return [_AGD(parameters.by_decay(config.weight_decay), {"lr": config.lr})]
 
 
 class _Relative(torch.optim.Optimizer):
@@ -88,8 +96,24 @@ class _Lars(_Relative):
             state["momentum"] = torch.zeros_like(parameter)
         length = parameter.norm()
         ratio = _ratio(self._config.trust * length, gradient.norm() + decay * length)
-        step = lr * ratio * (gradient + decay * parameter)
+        rate = ratio.clamp(max=lr) if self._config.clipped else lr * ratio
+        step = rate * (gradient + decay * parameter)
         parameter.sub_(state["momentum"].mul_(self._config.momentum).add_(step))
+
+
+class _AGD(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One update of every parameter that has a gradient."""
+        moved = [(p, p.grad, g) for g in self.param_groups for p in g["params"]]
+        moved = [(p, gradient, g) for p, gradient, g in moved if gradient is not None]
+        norms = torch._foreach_norm([gradient for _, gradient, _ in moved])
+        sizes = [math.sqrt(len(p) / p.shape[1]) if p.ndim > 1 else 1.0 for p, _, _ in moved]
+        summary = torch.stack([s * norm for s, norm in zip(sizes, norms, strict=True)]).mean()
+        step = torch.log(0.5 * (1.0 + torch.sqrt(1.0 + 4.0 * summary))) / len(moved)
+        for (p, gradient, group), size, norm in zip(moved, sizes, norms, strict=True):
+            p.mul_(1.0 - group["lr"] * group["weight_decay"])
+            p.sub_(group["lr"] * step * size * gradient / norm.clamp(min=_TINY))
 
 
 def _ratio(length: Tensor, other: Tensor) -> Tensor:

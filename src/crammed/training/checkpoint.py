@@ -287,9 +287,11 @@ def _by_parameter(
     """The optimizer's tensors by parameter and key, from names of the form ``PARAMETER/KEY``."""
     named = dict(step.model.named_parameters())
     found: dict[str, dict[str, torch.Tensor]] = {name: {} for name in named}
+    any_shape = step.optimizer.of_library is not None
     for full, tensor in flat.items():
         name, _, key = full.rpartition("/")
-        if name not in named or not _suits(key, tensor, named[name]):
+        suits = name in named and (any_shape or _suits(key, tensor, named[name]))
+        if not suits:
             raise _Damaged(f"optimizer.safetensors: {full} does not match the model")
         found[name][key] = tensor
     names = {id(parameter): name for name, parameter in named.items()}
@@ -298,7 +300,7 @@ def _by_parameter(
         keys = {(p.ndim > 1, frozenset(found[names[id(p)]])) for p in group["params"]}
         if step.growth.grows:  # a layer that is not in use yet has none
             keys = {(matrix, kept) for matrix, kept in keys if kept - {KEY}}
-        if len(keys) > len({matrix for matrix, _ in keys}):
+        if not any_shape and len(keys) > len({matrix for matrix, _ in keys}):
             raise _Damaged("optimizer.safetensors lacks values of some parameters")
     return found
 
@@ -348,7 +350,7 @@ def _optimizer_state(step: TrainStep) -> dict[str, torch.Tensor]:
     return {
         f"{name}/{key}": tensor
         for name, parameter in step.model.named_parameters()
-        for key, tensor in step.optimizer.state[parameter].items()
+        for key, tensor in step.optimizer.saved(parameter).items()
     }
 
 

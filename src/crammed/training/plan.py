@@ -143,7 +143,8 @@ class Planner:
         config, length = self._config, self._config.data.row_length
         predicted = predicted_positions(rate, length)
         per_token = run_flops_per_token(config, self._vocab_size, predicted, layers)
-        return per_token * rows * length + update_flops(config.model, config.optim, layers)
+        own = update_flops(config.model, self._vocab_size, config.optim, layers)
+        return per_token * rows * length + own
 
     def nothing_fits(self) -> InputError:
         """The error for a run that ends before its first update."""

@@ -65,7 +65,7 @@ def test_seconds_become_flops(tmp_path: Path, corpus: Corpus, timed: dict[str, A
     gradients = flops_per_token(config) * config.batch.rows * config.data.row_length
     updates = 1e10 / gradients
     assert paces["muon@x1"].seconds_per_update == pytest.approx(10 / updates)
-    own = update_flops(config.model, config.optim)
+    own = update_flops(config.model, corpus.vocab_size, config.optim)
     assert found["muon@x1"] == pytest.approx(updates * (gradients + own), rel=1e-5)
     # An arm with another rate is as fast as the baseline, by whatever its budget is called.
     assert sorted(timed["times"]) == sorted(3 * [("adamw", 0.25), ("adamw", 0.5), ("muon", 0.25)])

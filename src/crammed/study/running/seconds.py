@@ -99,7 +99,7 @@ def _side_by_side(configs: Mapping[str, RunConfig], progress: Progress) -> dict[
 def _kind(config: RunConfig) -> str:
     """A hash of all settings that may change how long an update takes."""
     values = config.model_dump(mode="json", include={"model", "compute", "tokenizer", "batch"})
-    optim = config.optim.name, config.optim.clip is None
+    optim = config.optim.kind, config.optim.clip is None
     return json_hash([values, optim, config.masking.rate, config.data.row_length])
 
 
@@ -110,4 +110,6 @@ def _of_gradients(config: RunConfig) -> float:
 
 def _of_update(config: RunConfig) -> float:
     """FLOPs of an update, as budgets count them."""
-    return _of_gradients(config) + update_flops(config.model, config.optim)
+    return _of_gradients(config) + update_flops(
+        config.model, config.tokenizer.vocab_size, config.optim
+    )

@@ -75,7 +75,7 @@ class Timing:
         model = config.model
         kind = (
             *(model.layers, model.passes, model.width, config.data.row_length),
-            *(config.optim.name, config.compute.model_dump_json()),
+            *(config.optim.kind, config.compute.model_dump_json()),
         )
         if kind not in self._speeds:
             with self._progress.task("measuring") as task:

@@ -3,15 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from crammed.config import TrainConfig
+from crammed.errors import InputError
 from crammed.optim.build import Optimizers
 
 KEY = "average"
 """Its name in the state of each parameter, with which checkpoints save and restore it."""
+
+
+class Kept(Protocol):
+    """Weights to measure and keep in place of those that are trained."""
+
+    def follow(self) -> None:
+        """Take in the weights after an update."""
+
+    def shown(self) -> AbstractContextManager[None]:
+        """Have the model compute with them inside of this context."""
+
+    def adopt(self) -> None:
+        """Make them the weights, at the end of training."""
+
+
+def kept_weights(
+    parameters: Sequence[nn.Parameter], optimizer: Optimizers, config: TrainConfig
+) -> Kept | None:
+    """The weights to keep, if they are others than those that are trained.
+
+    Raises:
+        InputError: both the configuration and the optimizer have such weights.
+    """
+    inner = optimizer.of_library
+    own = inner if inner is not None and inner.averages else None
+    if config.average is None:
+        return own
+    if own is not None:
+        raise InputError(
+            "a schedule-free optimizer keeps an average itself: leave train.average out"
+        )
+    return Average(parameters, optimizer, config.average)
 
 
 class Average:

@@ -22,7 +22,7 @@ from crammed.machine.caches import own_compiled_code
 from crammed.machine.device import Device, is_out_of_memory
 from crammed.machine.lanes import Lanes
 from crammed.optim.build import Optimizers
-from crammed.training.update.average import Average
+from crammed.training.update.average import kept_weights
 from crammed.training.update.float8 import FIRST_ROWS
 from crammed.training.update.growth import Growth
 from crammed.training.update.lanes import lanes_of
@@ -76,7 +76,7 @@ class TrainStep:
         objective: what it learns from.
         device: where it is trained.
         parameters: the model's parameters.
-        average: a running average of them; None if there is none.
+        average: weights to keep in their place; None if there are none.
         leaves: what losses are differentiated by, to get the gradients of the parameters.
         growth: which of the layers are in use.
         microbatch_rows: rows of one forward and backward pass; reduced when memory runs out.
@@ -105,8 +105,7 @@ class TrainStep:
         if device.recomputes:
             self._recompute()
         self.parameters = list(model.parameters())
-        decay = config.train.average
-        self.average = None if decay is None else Average(self.parameters, optimizer, decay)
+        self.average = kept_weights(self.parameters, optimizer, config.train)
         self.lanes = Lanes(lanes_of(config, device))
         optimizer.share_among(self.lanes)
         self.microbatch_rows = device.microbatch_rows
