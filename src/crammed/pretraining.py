@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from torch import Tensor
 
 from crammed.adaptation.adapting import Adaptation, Adapted
 from crammed.config import RunConfig
@@ -20,7 +22,7 @@ from crammed.export.huggingface import export
 from crammed.files.hashes import json_hash
 from crammed.machine.device import Device, peak_memory
 from crammed.machine.energy import counters_of, metering
-from crammed.model.heldout import heldout_losses, loss_by_source
+from crammed.model.heldout import RATES, heldout_losses, loss_by_source
 from crammed.model.trained import TrainedModel, check_trained, trained_model
 from crammed.planning.forecast import early_end
 from crammed.planning.settling import announce
@@ -161,17 +163,26 @@ def _measure_heldout(
         Diverged: the loss is not finite.
     """
     data, work = run.config.data, trained.work
-    with progress.task("held-out loss") as task:
-        rows = rows_of_corpus(corpus, data.heldout_rows)
-        model, mask = trained.model.eval(), Specials.of(corpus.tokenizer).mask
-        each = rows.sources is not None
-        heldout, losses = heldout_losses(model, rows, mask, device.torch, each=each)
+    rows = rows_of_corpus(corpus, data.heldout_rows)
+    model, mask = trained.model.eval(), Specials.of(corpus.tokenizer).mask
+    each, passed, total = rows.sources is not None, 0, len(RATES) * len(rows.ids)
+    with progress.task("held-out loss", total) as task:
+
+        def counting(ids: Tensor, where: Tensor) -> Tensor:
+            nonlocal passed
+            task.update(passed)
+            passed += len(ids)
+            return cast(Tensor, model(ids, where))
+
+        heldout, losses = heldout_losses(counting, rows, mask, device.torch, each=each)
         if not all(map(math.isfinite, heldout.values())):
             rate = far_too_high(run.config, run.choice.follows) or "a lower optim.lr"
             words = "the model has finite weights, but no finite held-out loss"
             raise Diverged(f"{words}: train anew, in another --out, with {rate}")
         by_source = loss_by_source(rows, losses)
-        task.update(1, f"{heldout['loss@0.15']:.3f} at 15 %, {heldout['loss@0.25']:.3f} at 25 %")
+        task.update(
+            total, f"{heldout['loss@0.15']:.3f} at 15 %, {heldout['loss@0.25']:.3f} at 25 %"
+        )
     done = {"u": trained.u, "update": work.updates, "tokens": work.tokens}
     run.event("heldout", **done, rows=len(rows.ids), **heldout)
     return heldout, by_source

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from crammed.terminal.quiet import one_line
+from crammed.terminal.wrapping import hanging, width_of
 
 if TYPE_CHECKING:
     from crammed.interface.lines import Line
@@ -33,10 +35,11 @@ def print_result(values: dict[str, Any], as_json: bool, lines: Sequence[Line]) -
     if as_json:
         typer.echo(json.dumps(values, allow_nan=False))
         return
-    width = max((len(label) for label, _ in lines), default=0)
+    width, most = max((len(label) for label, _ in lines), default=0), width_of(sys.stdout)
     for label, text in lines:
+        edge = None if label == "next" else most  # a command stays in one piece, to be copied
         for line in [text] if isinstance(text, str) else text:
-            typer.echo(f"{one_line(label):<{width}}  {one_line(line)}")
+            typer.echo(hanging(f"{one_line(label):<{width}}  ", one_line(line), edge))
             label = ""
 
 

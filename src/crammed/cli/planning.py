@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,6 +93,8 @@ def plan(
     if speeds.card is not None:
         values["card"] = _card_values(speeds.card, values["tokens_per_second"])
     print_result(values, as_json, _plan_lines(values))
+    if not as_json:
+        _show_sizes(values)
 
 
 @dataclass(frozen=True)
@@ -213,14 +215,10 @@ def _plan_lines(values: dict[str, Any]) -> list[Line]:
         most = "" if card is None else f" of {card['memory'] / 2**30:.0f}"
         lines.append(("memory", f"{taken}{most} GiB, {rows} rows at a time"))
     lines += [("note", note) for note in values["notes"]]
-    if (best := values["best_size"]) is not None:
-        if values["sizes"]:
-            known = "measured" if card is None else "counted"
-            lines.append(("sizes", [*_size_lines(values["sizes"], best, known)]))
-        if shape != (best["layers"], best["width"]):
-            suits = f"{best['layers']} x {best['width']}: {best['why']}"
-            how = "; --fit takes it, unless model.layers or model.width are typed"
-            lines.append(("best size", suits + how))
+    if (best := values["best_size"]) is not None and shape != (best["layers"], best["width"]):
+        suits = f"{best['layers']} x {best['width']}: {best['why']}"
+        how = "; --fit takes it, unless model.layers or model.width are typed"
+        lines.append(("best size", suits + how))
     return lines
 
 
@@ -243,23 +241,29 @@ def _card_lines(card: dict[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def _size_lines(sizes: list[dict[str, Any]], best: dict[str, Any], known: str) -> Iterator[str]:
-    """A table of sizes: the speed of some is known, that of the others follows from their FLOPs.
-
-    Args:
-        known: how it is known, in a word.
-    """
+def _show_sizes(values: dict[str, Any]) -> None:
+    """Print other sizes; a speed that is not known follows from its FLOPs."""
     from crammed.quantity import quantity
+    from crammed.terminal.table import add_column, new_table, show
 
-    yield "   layers x width  parameters    tokens  / layer parameter  epochs  memory held"
+    sizes, best, card = values["sizes"], values["best_size"], values["card"]
+    if not sizes or best is None:
+        return
+    table = new_table()
+    for name in ("layers x width", "parameters", "tokens", "/ layer parameter", "epochs", "memory"):
+        add_column(table, name, numeric=True)
+    add_column(table, "speed")
+    known = "measured" if card is None else "counted"
     for size in sizes:
-        shape = f"{size['layers']} x {size['width']}"
         is_best = (size["layers"], size["width"]) == (best["layers"], best["width"])
-        epochs = "" if size["epochs"] is None else f"{size['epochs']:.2f}"
-        yield (
-            f"{'->' if is_best else '  '} {shape:>14}  {quantity(size['parameters']):>10}  "
-            f"{quantity(size['tokens']):>8}  {size['tokens_per_layer_parameter']:>17.1f}  "
-            f"{epochs:>6}  "
-            f"{size['held_memory'] / 2**30:>7.2f} GiB  "
-            + (known if size["measured"] else "from its FLOPs")
+        table.add_row(
+            f"{'-> ' if is_best else ''}{size['layers']} x {size['width']}",
+            quantity(size["parameters"]),
+            quantity(size["tokens"]),
+            f"{size['tokens_per_layer_parameter']:.1f}",
+            "" if size["epochs"] is None else f"{size['epochs']:.2f}",
+            f"{size['held_memory'] / 2**30:.2f} GiB",
+            known if size["measured"] else "from its FLOPs",
         )
+    typer.echo()
+    show([table])

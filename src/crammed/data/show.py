@@ -14,7 +14,7 @@ from crammed.data.statistics import labelled_lengths, share_beyond
 from crammed.formats.lines import open_text
 from crammed.quantity import counted, quantity, times
 
-_BAR = 32
+_BAR = 16
 _SHOWN_CHARACTERS = 160
 _MUCH = 0.5
 """Share of the tokens in long documents from which longer rows are suggested."""

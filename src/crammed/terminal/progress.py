@@ -26,6 +26,7 @@ from rich.text import Text
 from crammed.budget import Clock, format_seconds
 from crammed.quantity import counted
 from crammed.terminal.quiet import one_line, silence
+from crammed.terminal.wrapping import hanging
 
 T = TypeVar("T")
 
@@ -167,7 +168,9 @@ class Progress:
         """Write one line that stays."""
         if self._console is not None:
             with self.writing():
-                self._console.print(one_line(text), markup=False, soft_wrap=True)
+                edge = self._console.width if self._console.is_terminal else None
+                said = hanging("", one_line(text), edge)
+                self._console.print(said, markup=False, soft_wrap=True)
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crammed.terminal.quiet import visible
+from crammed.terminal.wrapping import WIDEST, hanging
 
 Printed = Table | Text
 
@@ -59,15 +60,52 @@ def show(parts: Sequence[Printed], stream: TextIO | None = None) -> None:
     console = _Console(file=stream, highlight=False)
     wide = console.options.update(max_width=10_000)
     for number, part in enumerate(parts):
-        for column in part.columns if isinstance(part, Table) else ():
-            if column.no_wrap:  # rich would reserve only the width of its longest word
-                column.min_width = max(
-                    cell_len(str(cell)) for cell in (column.header, *column.cells)
-                )
-        least, most = Measurement.get(console, wide, part)
-        # At a terminal's edge words may wrap, but numbers may not; a file has no edge.
-        width = max(console.width, least) if console.is_terminal else most
-        console = _Console(file=stream, highlight=False, width=width)
         if number:
             console.print()
-        console.print(part)
+        if not console.is_terminal:  # a file has no edge
+            width = Measurement.get(console, wide, _with_whole_numbers(part)).maximum
+            _Console(file=stream, highlight=False, width=width).print(part)
+            continue
+        if isinstance(part, Table):
+            title, part.title = part.title, None  # a table would cut a long path in it
+            if title is not None:
+                _print_text(Text(str(title), "bold"), console)
+            least = Measurement.get(console, wide, _with_whole_numbers(part)).minimum
+            if least <= console.width:
+                console.print(part)
+                continue
+            part = _row_by_row(part, console.width)
+        _print_text(part, console)
+
+
+def _print_text(text: Text, console: Console) -> None:
+    """Print a text in lines that end between words, even if one of these is longer than a line."""
+    edge = min(WIDEST, console.width)
+    if max(map(cell_len, text.plain.split()), default=0) <= edge:
+        console.print(text, width=edge)
+        return
+    for line in text.split("\n"):
+        console.print(hanging("", line.plain, edge), markup=False, soft_wrap=True)
+
+
+def _with_whole_numbers(part: Printed) -> Printed:
+    """The same, with columns of numbers as wide as their widest cell."""
+    for column in part.columns if isinstance(part, Table) else ():
+        if column.no_wrap:  # rich would reserve only the width of its longest word
+            column.min_width = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+    return part
+
+
+def _row_by_row(table: Table, width: int) -> Text:
+    """A table that is too wide for a terminal: below each row's first cell, the others by name."""
+    names = [str(column.header) for column in table.columns[1:]]
+    longest = max(map(len, names))
+    lines: list[str] = []
+    for first, *others in zip(*(column.cells for column in table.columns), strict=True):
+        lines += [*[""] * bool(lines), str(first)]
+        lines += [
+            hanging(f"  {name:<{longest}}  ", str(cell), width)
+            for name, cell in zip(names, others, strict=True)
+            if str(cell)
+        ]
+    return Text("\n".join(lines))
