@@ -66,6 +66,7 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
                 "batch.rows=16",
                 "batch.ramp=0.5",
                 "batch.quantum=4",
+                "train.latest.every=2",
             ),
         ),
         ("izsak", ("train.early_stop.loss=99.0", "compute.threads=1", "compute.microbatch_rows=4")),

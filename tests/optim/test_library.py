@@ -116,7 +116,7 @@ def test_schedule_free_weights_are_measured_and_kept_but_not_trained(cpu: Device
     assert step.average is not None
     step.average.adopt()
     assert torch.equal(weights_of(step), shown)
-    with pytest.raises(InputError, match=r"leave train\.average out"):
+    with pytest.raises(InputError, match=r"leave train\.average and"):
         build(config_of("ScheduleFreeAdamW", "train.average=0.9"), 256, SPECIALS, cpu)
 
 

@@ -1,4 +1,4 @@
-"""A running average of the weights: what it is, who sees it, and that it survives a stop."""
+"""Averages of the weights: what it is, who sees it, and that it survives a stop."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from crammed.budget import Work
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
+from crammed.errors import InputError
 from crammed.machine.device import Device
 from crammed.runs.directory import RunDir
 from crammed.runs.logs import read_events
@@ -17,7 +18,7 @@ from crammed.terminal.progress import SILENT
 from crammed.training.checkpoint import Checkpoints, load_checkpoint
 from crammed.training.loop import pretrain
 from crammed.training.session import Session
-from crammed.training.update.average import KEY
+from crammed.training.update.average import KEY, is_average
 from crammed.training.update.build import build
 from crammed.training.update.step import TrainStep
 from support.steps import SPECIALS, rows_of, update_of
@@ -60,8 +61,31 @@ def test_it_is_a_running_average_that_changes_no_training(name: str, cpu: Device
     assert step._config.state_per_parameter() == step._config.optim.state_per_parameter + 1
 
 
-def test_it_goes_on_from_a_checkpoint_with_the_same_bits(cpu: Device, tmp_path: Path) -> None:
-    config = tiny("crammed", "train.average=0.9")
+def test_the_latest_weights_are_averaged_all_alike(cpu: Device) -> None:
+    step = step_of(cpu, "train.latest.count=3", "train.latest.every=2")
+    plain = trained(step_of(cpu), range(11))
+    assert step._config.state_per_parameter() == step._config.optim.state_per_parameter + 3
+    for number, wanted in ((0, [0]), (3, [1, 3]), (9, [5, 7, 9])):
+        seen = trained(step, range(step._number + (number > 0), number + 1))
+        assert torch.equal(seen[-1], plain[number])
+        assert step.average is not None
+        with step.average.shown():
+            mean = torch.cat([p.detach().flatten() for p in step.parameters])
+        expected = torch.stack([plain[n] for n in wanted]).mean(0)
+        torch.testing.assert_close(mean.double(), expected, rtol=1e-5, atol=1e-7)
+    assert torch.equal(trained(step, range(10, 11))[0], plain[10])
+    assert step.average is not None
+    step.average.adopt()
+    assert torch.equal(torch.cat([p.detach().flatten() for p in step.parameters]), mean)
+    with pytest.raises(InputError, match="leave one out"):
+        tiny("crammed", "train.average=0.9", "train.latest.count=3")
+
+
+@pytest.mark.parametrize("word", ["train.average=0.9", "train.latest={count: 2, every: 2}"])
+def test_it_goes_on_from_a_checkpoint_with_the_same_bits(
+    word: str, cpu: Device, tmp_path: Path
+) -> None:
+    config = tiny("crammed", word)
     whole, first, second = (build(config, 256, SPECIALS, cpu) for _ in range(3))
     trained(whole, range(6))
     trained(first, range(3))
@@ -69,7 +93,11 @@ def test_it_goes_on_from_a_checkpoint_with_the_same_bits(cpu: Device, tmp_path: 
         Checkpoints(Session.untimed(run, first, corpus_sha256="corpus")).save(Work(updates=3))
     load_checkpoint(run.checkpoints, second, "corpus")
     trained(second, range(3, 6))
-    assert torch.equal(average_of(whole), average_of(second))
+    for one, other in zip(whole.parameters, second.parameters, strict=True):
+        kept, found = whole.optimizer.state[one], second.optimizer.state[other]
+        assert any(map(is_average, kept))
+        assert kept.keys() == found.keys()
+        assert all(torch.equal(kept[key], found[key]) for key in kept)
 
 
 def test_the_run_measures_and_keeps_the_average(
@@ -95,3 +123,5 @@ def test_the_run_measures_and_keeps_the_average(
     assert len(losses) == len(slower) > 0
     assert losses[0] != slower[0]
     assert not torch.equal(weights, averaged)
+    _, _, latest = run_with("train.latest.every=1", "train.latest.count=2")
+    assert not torch.equal(weights, latest)

@@ -74,6 +74,8 @@ class RunConfig(Section):
             raise ValueError(
                 f"model.mixer={self.model.mixer} mixes the whole row: set train.attention=row"
             )
+        if self.train.average is not None and self.train.latest is not None:
+            raise ValueError("train.average and train.latest are two averages: leave one out")
         self._check_loss()
         self._check_growth()
         self._check_shortcuts()
@@ -149,7 +151,14 @@ class RunConfig(Section):
 
     def state_per_parameter(self) -> int:
         """Most numbers kept for each parameter besides the weight and its gradient."""
-        return self.optim.state_per_parameter + (self.train.average is not None)
+        train = self.train
+        copies = 0 if train.latest is None else train.latest.count
+        copies += (train.average is not None) + (train.sharpness is not None)
+        return self.optim.state_per_parameter + copies
+
+    def passes_per_update(self) -> int:
+        """How many times an update computes gradients for its rows."""
+        return 1 if self.train.sharpness is None else 2
 
     def most_tokens(self, rows: float | None) -> float:
         """The most tokens the run may read from a corpus with this many rows; inf if unlimited.

@@ -134,6 +134,15 @@ class Divergence(Section):
     """End the run if it diverges again after going back this many times."""
 
 
+class LatestConfig(Section):
+    """Which weights count as the latest."""
+
+    count: Annotated[int, Field(ge=2, le=100)] = 10
+    """So many copies of the weights are kept and averaged."""
+    every: Size = 100
+    """Updates from one copy to the next."""
+
+
 class TrainConfig(Section):
     """The extent of attention; how often training logs, saves and measures; when it gives up."""
 
@@ -147,6 +156,12 @@ class TrainConfig(Section):
     average: Annotated[OpenFraction | None, Later()] = None
     """Decay in each update of a running average of the weights (EMA), which is measured and kept in
     place of the weights themselves; null keeps the weights."""
+    latest: Annotated[LatestConfig | None, Later()] = None
+    """Average the latest weights instead, all alike (LAWA; Kaddour 2022); null does not."""
+    sharpness: Annotated[PositiveFloat | None, Later()] = None
+    """Take the gradients where the loss is higher: at weights that are moved so far along their
+    gradient (SAM; Foret et al. 2021). Each update then takes two passes over its rows; with several
+    processes, each moves along the gradient of its own rows. Null takes one pass."""
     grow_at: Annotated[tuple[OpenFraction, ...], Field(strict=False), Later()] = ()
     """Progress at which the number of layers in use doubles, up to `model.layers`: the new layers
     begin as copies of those below. Held-out losses until then are those of the shallower model."""

@@ -107,4 +107,5 @@ def run_flops_per_token(
         model = model.model_copy(update={"layers": layers})
     length, kept = config.data.row_length, config.kept(predicted)
     passes = config.train.learned_passes
-    return train_flops_per_token(model, vocab_size, length, predicted, kept, passes)
+    once = train_flops_per_token(model, vocab_size, length, predicted, kept, passes)
+    return config.passes_per_update() * once

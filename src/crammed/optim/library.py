@@ -76,7 +76,7 @@ class Library:
         """Drop the gradients."""
         self._inner.zero_grad(set_to_none=set_to_none)
 
-    def follow(self) -> None:
+    def follow(self, number: int) -> None:
         """Its own updates keep the average."""
 
     @contextmanager

@@ -132,7 +132,8 @@ def _microbatch_seconds(
         of_attention / (ATTENTION * card.peak), attention_bytes(model, tokens, 2) / bandwidth
     )
     launches = MICROBATCH_LAUNCHES + LAYER_LAUNCHES * model.depth
-    return max(seconds, launches * LAUNCH) * (RECOMPUTED if recomputes else 1.0)
+    seconds = max(seconds, launches * LAUNCH) * (RECOMPUTED if recomputes else 1.0)
+    return config.passes_per_update() * seconds
 
 
 def _fitted(config: RunConfig, vocab_size: int, card: Card) -> TrainStep:

@@ -29,7 +29,7 @@ from crammed.quantity import counted
 from crammed.runs.directory import RunDir
 from crammed.training.plan import Detour
 from crammed.training.session import Session
-from crammed.training.update.average import KEY
+from crammed.training.update.average import is_average
 from crammed.training.update.step import TrainStep
 
 SCHEMA = 2
@@ -299,7 +299,7 @@ def _by_parameter(
         # Adafactor keeps different values for matrices than for other parameters.
         keys = {(p.ndim > 1, frozenset(found[names[id(p)]])) for p in group["params"]}
         if step.growth.grows:  # a layer that is not in use yet has none
-            keys = {(matrix, kept) for matrix, kept in keys if kept - {KEY}}
+            keys = {(matrix, kept) for matrix, kept in keys if not all(map(is_average, kept))}
         if not any_shape and len(keys) > len({matrix for matrix, _ in keys}):
             raise _Damaged("optimizer.safetensors lacks values of some parameters")
     return found

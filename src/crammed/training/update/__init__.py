@@ -5,7 +5,8 @@ build       model, optimizer and step, built in one place for all who need them
 step        microbatches, gradients, the optimizer's step
 objective   what is predicted, and the loss that is differentiated
 losses      training losses
-average     a running average of the weights
+average     averages of the weights over training
+sharpness   gradients at other weights than the model's
 precision   number formats: copies of the weights, loss scaling
 float8      products in 8 bits
 regions     how layers are cut to be compiled

@@ -1,4 +1,4 @@
-"""A running average of the weights, kept beside the optimizer's state."""
+"""Averages of the weights over training, kept beside the optimizer's state."""
 
 from __future__ import annotations
 
@@ -9,19 +9,25 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from crammed.config import TrainConfig
+from crammed.config import LatestConfig, TrainConfig
 from crammed.errors import InputError
 from crammed.optim.build import Optimizers
 
 KEY = "average"
-"""Its name in the state of each parameter, with which checkpoints save and restore it."""
+"""Its name in the state of each parameter, with which checkpoints save and restore it; copies of
+earlier weights are ``average.0`` and so on."""
+
+
+def is_average(key: str) -> bool:
+    """Whether a parameter's state has an average, or a copy for one, under this key."""
+    return key.partition(".")[0] == KEY
 
 
 class Kept(Protocol):
     """Weights to measure and keep in place of those that are trained."""
 
-    def follow(self) -> None:
-        """Take in the weights after an update."""
+    def follow(self, number: int) -> None:
+        """Take in the weights after update `number`."""
 
     def shown(self) -> AbstractContextManager[None]:
         """Have the model compute with them inside of this context."""
@@ -40,13 +46,14 @@ def kept_weights(
     """
     inner = optimizer.of_library
     own = inner if inner is not None and inner.averages else None
-    if config.average is None:
-        return own
-    if own is not None:
+    if own is not None and (config.average is not None or config.latest is not None):
         raise InputError(
-            "a schedule-free optimizer keeps an average itself: leave train.average out"
+            "a schedule-free optimizer keeps an average itself: leave train.average and "
+            "train.latest out"
         )
-    return Average(parameters, optimizer, config.average)
+    if config.latest is not None:
+        return Latest(parameters, optimizer, config.latest)
+    return own if config.average is None else Average(parameters, optimizer, config.average)
 
 
 class Average:
@@ -64,7 +71,7 @@ class Average:
         return [self._state[parameter][KEY] for parameter in self._parameters]
 
     @torch.no_grad()
-    def follow(self) -> None:
+    def follow(self, number: int) -> None:
         """Take in the weights after an update."""
         for parameter in self._parameters:
             if KEY not in self._state[parameter]:
@@ -93,3 +100,48 @@ class Average:
         """Make the average the weights, at the end of training."""
         if self._begun():
             torch._foreach_copy_(list(self._parameters), self._averages())
+
+
+class Latest:
+    """The mean of the weights after each of the latest updates that `every` divides (LAWA).
+
+    Until the first of them, it is the weights themselves.
+    """
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], optimizer: Optimizers, config: LatestConfig
+    ) -> None:
+        self._parameters, self._state, self._config = parameters, optimizer.state, config
+
+    @torch.no_grad()
+    def follow(self, number: int) -> None:
+        """Copy the weights after an update, if it is one of those, over the oldest copy."""
+        times, rest = divmod(number + 1, self._config.every)
+        if rest == 0:
+            for parameter in self._parameters:
+                name = f"{KEY}.{times % self._config.count}"
+                self._state[parameter][name] = parameter.detach().clone()
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Have the model compute with the mean inside of this context."""
+        before = [parameter.data for parameter in self._parameters]
+        for parameter in self._parameters:
+            parameter.data = self._mean(parameter)
+        try:
+            yield
+        finally:
+            for parameter, weights in zip(self._parameters, before, strict=True):
+                parameter.data = weights
+
+    @torch.no_grad()
+    def adopt(self) -> None:
+        """Make the mean the weights, at the end of training."""
+        for parameter in self._parameters:
+            parameter.copy_(self._mean(parameter))
+
+    def _mean(self, parameter: nn.Parameter) -> Tensor:
+        names = [f"{KEY}.{n}" for n in range(self._config.count)]
+        state = self._state[parameter]
+        kept = [state[name] for name in names if name in state]
+        return torch.stack(kept).mean(0) if kept else parameter.detach().clone()

@@ -30,6 +30,7 @@ from crammed.training.update.memory import LEAST_TOKENS, fitting_rows
 from crammed.training.update.objective import Objective
 from crammed.training.update.planned import Update
 from crammed.training.update.precision import Found, LossScale
+from crammed.training.update.sharpness import displaced
 
 T = TypeVar("T")
 MOST_PIECES = 8
@@ -106,6 +107,7 @@ class TrainStep:
             self._recompute()
         self.parameters = list(model.parameters())
         self.average = kept_weights(self.parameters, optimizer, config.train)
+        self._number = 0
         self.lanes = Lanes(lanes_of(config, device))
         optimizer.share_among(self.lanes)
         self.microbatch_rows = device.microbatch_rows
@@ -238,6 +240,7 @@ class TrainStep:
 
         Returns:
             the mean loss, a scalar on the device; with several processes, these rows' part of it.
+            If there are two passes, it is that of the first.
 
         Raises:
             InputError: not even one row fits.
@@ -245,7 +248,12 @@ class TrainStep:
         self._stay_close()
         self.growth.reach(update.layers)
         rows = moved(rows, self.device.torch)
-        return self._with_less(lambda: self._accumulate(rows, update, first))
+        self._number = update.number
+        loss = self._with_less(lambda: self._accumulate(rows, update, first))
+        if (radius := self._config.train.sharpness) is not None:
+            with displaced(self.parameters, radius):
+                self._with_less(lambda: self._accumulate(rows, update, first))
+        return loss
 
     def _with_less(self, work: Callable[[], T]) -> T:
         """Do some work; repeat it with smaller microbatches each time memory runs out."""
@@ -335,7 +343,7 @@ class TrainStep:
         self.optimizer.step()
         self.optimizer.zero_grad()
         if self.average is not None:
-            self.average.follow()
+            self.average.follow(self._number)
         if self.leaves.scales is not None:
             self.leaves.scales.adapt()
         if self.device.torch.type == "cuda":
