@@ -10,7 +10,7 @@ adapting   adapt
 deciding   decide
 embedding  embed
 studies    study
-machine    recipes, runs, doctor
+machine    recipes, runs, watch, doctor
 options    options of several verbs
 output     results as lines for people or as JSON
 """

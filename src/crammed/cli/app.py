@@ -55,6 +55,7 @@ for verb in (
     models.export,
     machine.recipes,
     machine.runs,
+    machine.watch,
     machine.doctor,
     planning.plan,
     studies.study,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -96,6 +97,26 @@ def runs(
             Text(f"{counted(len(found), 'run')} below {one_line(folder)}"),
         ]
     )
+
+
+def watch(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[DIR]", help="Where to look; default: the working directory.")
+    ] = Path(),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8642,
+) -> None:
+    """Show the runs below a folder in a browser, while they train."""
+    import os
+
+    from crammed.report.watching import Server
+    from crammed.runs.listing import list_runs
+
+    list_runs(folder)  # refuses what is no folder
+    with Server(folder, port) as server:
+        os.nice(10)  # drawing must not slow training down
+        typer.echo(f"{server.address} shows the runs below {one_line(folder)}; Ctrl-C ends it")
+        sys.stdout.flush()
+        server.serve_forever()
 
 
 def doctor(as_json: JsonOption = False) -> None:

@@ -5,6 +5,7 @@ drawing  our style of figures, and what becomes of one that fails
 verdict  what a run achieved, in sentences
 figures  the figures of that page, as SVG
 bars     its bars, which need no drawing
+watching the live page of runs, and its server
 study    the page of a study
 curves   the figure of its arms' held-out loss during training
 scaling  the figures of a study on several budgets

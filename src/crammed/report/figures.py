@@ -32,12 +32,14 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _thinned(records: Sequence[Point]) -> list[Point]:
+def thinned(records: Sequence[Point]) -> list[Point]:
+    """At most `MOST_POINTS` of the records, the last one among them."""
     step = max(1, math.ceil(len(records) / MOST_POINTS))
     return [*records[:-1:step], *records[-1:]]
 
 
-def _budget_axis(axes: Axes) -> None:
+def budget_axis(axes: Axes) -> None:
+    """Have the progress of a run as the horizontal axis."""
     axes.set_xlim(0, 100)
     axes.set_xlabel("progress of the run")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f} %"))
@@ -54,7 +56,7 @@ def loss_figure(runs: Sequence[Point]) -> str:
     figure, axes = _figure(4.0)
     alone = len(runs) == 1
     for run, colour in zip(runs, _cycle(len(runs)), strict=True):
-        points = _thinned(run["metrics"])
+        points = thinned(run["metrics"])
         label = "training" if alone else plain(run["label"])
         u = [100 * p["u"] for p in points]
         line = 1.1 if alone else 1.6
@@ -72,7 +74,7 @@ def loss_figure(runs: Sequence[Point]) -> str:
             va="bottom",
             color=COLOURS[4],
         )
-    _budget_axis(axes)
+    budget_axis(axes)
     axes.set_ylabel("loss, nats per token")
     axes.legend(loc="upper right" if not alone else "best")
     return as_svg(figure)
@@ -118,7 +120,7 @@ def progress_figure(metrics: Sequence[Point]) -> str:
     figure = Figure(figsize=(WIDTH, 0.9 + 1.25 * len(panels)))
     for number, (key, label, records) in enumerate(panels, 1):
         axes = figure.add_subplot(len(panels), 1, number)
-        points = _thinned(records)
+        points = thinned(records)
         u, values = ([p[name] for p in points] for name in ("u", key))
         mark = "o" if len(points) < FEW_POINTS else None
         colour = COLOURS[number - 1]
@@ -129,7 +131,7 @@ def progress_figure(metrics: Sequence[Point]) -> str:
             FuncFormatter(lambda y, _: quantity(y) if y >= 1 else f"{y:g}")
         )
         axes.set_ylabel(label.replace(" per ", "\nper "))
-        _budget_axis(axes)
+        budget_axis(axes)
         if key == "grad_norm":  # which one bad update may raise a hundredfold
             axes.set_yscale("log")
             axes.set_ylim(min(values) / 1.5, max(values) * 1.5)

@@ -1,0 +1,219 @@
+"""The live page of `crammed watch`: the runs below a folder, laid over each other. It only reads.
+
+The server listens on the loopback interface alone, and answers only those who ask for it by that
+name, so that no page of others can read along. One request is answered at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from crammed.errors import InputError
+from crammed.report.drawing import COLOURS, WIDTH, as_svg, drawn
+from crammed.report.figures import Point, budget_axis, plain, thinned
+from crammed.report.page import HELDOUT_NUMBERS, templates
+from crammed.runs.listing import Listed, list_runs
+from crammed.runs.logs import read_events, read_metrics
+from crammed.terminal.quiet import visible
+
+REFRESH = 10
+"""Seconds after which a browser asks again; drawing takes about one of a core."""
+_RECENT = 20
+"""The time left follows from this many of the last log points."""
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A run on the page.
+
+    Attributes:
+        place: its place among the colours; None if it is only listed.
+        points: its log points, if it is drawn.
+        heldout: its held-out measurements during training, likewise.
+    """
+
+    listed: Listed
+    place: int | None = None
+    points: list[Point] = field(default_factory=list)
+    heldout: list[Point] = field(default_factory=list)
+    problem: str | None = None
+
+    @property
+    def link(self) -> str:
+        """The address of the page with this run alone."""
+        return f"?run={quote(self.listed.path, safe='', errors='surrogateescape')}"
+
+    def last(self, name: str) -> float | None:
+        """A number of the last log point."""
+        value = self.points[-1].get(name) if self.points else None
+        if isinstance(value, int | float) and math.isfinite(value):
+            return float(value)
+        return None
+
+    @property
+    def left(self) -> float | None:
+        """Seconds of training that are left at its speed of late; None if that is unknown."""
+        times = [(p["u"], p.get("t_wall_s")) for p in self.points[-_RECENT:]]
+        if self.listed.state != "running" or len(times) < 2:
+            return None
+        (u, began), (now, ended) = times[0], times[-1]
+        if not (isinstance(began, float) and isinstance(ended, float) and now > u):
+            return None
+        return max(0.0, float((1.0 - now) * (ended - began) / (now - u)))
+
+
+def live_page(folder: Path, alone: str | None = None) -> str:
+    """The page of the runs below a folder.
+
+    Args:
+        alone: the path of the only run to draw; None draws as many as there are colours, those
+            that are running first, then those that changed last.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+    found = list_runs(folder)
+    by_path = {each.path: each for each in found}
+    drawn = [by_path[alone]] if alone in by_path else _latest(found, folder)[: len(COLOURS)]
+    runs = [_read(each, folder, drawn.index(each) if each in drawn else None) for each in found]
+    shown = [run for run in runs if run.points]
+    page = (
+        templates()
+        .get_template("watch.html.j2")
+        .render(
+            name=str(folder),
+            runs=runs,
+            alone=alone if alone in by_path else None,
+            figure=live_figure(shown) if shown else None,
+            refresh=REFRESH,
+        )
+    )
+    return visible(page)
+
+
+def _latest(found: Sequence[Listed], folder: Path) -> list[Listed]:
+    def changed(run: Listed) -> float:
+        file = _path(run, folder) / "metrics.jsonl"
+        return file.stat().st_mtime if file.exists() else 0.0
+
+    return sorted(found, key=lambda run: (run.state != "running", -changed(run)))
+
+
+def _path(run: Listed, folder: Path) -> Path:
+    """Where a run lies: below the folder, unless it is the folder itself."""
+    return below if (below := folder / run.path).is_dir() else folder
+
+
+def _read(listed: Listed, folder: Path, place: int | None) -> Followed:
+    """A run with what is to be drawn of it."""
+    if place is None:
+        return Followed(listed)
+    path = _path(listed, folder)
+    try:
+        points = thinned(read_metrics(path, "u", "loss"))
+        events = read_events(path, heldout=HELDOUT_NUMBERS)
+    except InputError as error:
+        return Followed(listed, problem=str(error))
+    heldout = [each for each in events if each["event"] == "heldout"]
+    return Followed(listed, place, points, sorted(heldout, key=lambda each: each["update"]))
+
+
+@drawn
+def live_figure(runs: Sequence[Followed]) -> str:
+    """The loss of every run with its held-out losses as dots, and below it its gradient norm."""
+    figure = Figure(figsize=(WIDTH, 5.6))
+    losses, norms = figure.subplots(2, 1, height_ratios=(3, 2))
+    for run in runs:
+        assert run.place is not None
+        colour, name = COLOURS[run.place], plain(run.listed.path)
+        u, loss = zip(*((100 * p["u"], p["loss"]) for p in run.points), strict=True)
+        losses.plot(u, loss, color=colour, linewidth=1.2, label=name)
+        if run.heldout:
+            at, values = zip(*((100 * p["u"], p["loss@0.15"]) for p in run.heldout), strict=True)
+            losses.plot(at, values, "o", color=colour, markersize=4, clip_on=False)
+        known = [p for p in run.points if 0.0 < (p.get("grad_norm") or 0.0) < math.inf]
+        norms.plot(
+            [100 * p["u"] for p in known],
+            [p["grad_norm"] for p in known],
+            color=colour,
+            linewidth=1.2,
+        )
+    for axes, label in ((losses, "loss, nats per token"), (norms, "gradient norm")):
+        budget_axis(axes)
+        axes.set_ylabel(label)
+    losses.set_xlabel("")
+    norms.set_yscale("log")
+    norms.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    norms.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    norms.yaxis.set_minor_locator(NullLocator())
+    return as_svg(figure)
+
+
+class Server(HTTPServer):
+    """Serves the page of a folder on the loopback interface.
+
+    Args:
+        port: 0 takes a free one.
+
+    Raises:
+        InputError: the port is in use, or not for us.
+    """
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder = folder
+        try:
+            super().__init__(("127.0.0.1", port), _Handler)
+        except OSError as error:
+            raise InputError(
+                f"--port {port}: {error.strerror}; name another one, or --port 0 for a free one"
+            ) from None
+
+    @property
+    def address(self) -> str:
+        """What to type in a browser."""
+        return f"http://127.0.0.1:{self.server_port}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = 10.0
+    server: Server
+
+    def do_GET(self) -> None:
+        name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+        asked = urlsplit(self.path)
+        if name not in ("127.0.0.1", "localhost"):
+            return self._answer(403, "this page is only for 127.0.0.1")
+        if asked.path != "/":
+            return self._answer(404, "there is only one page: /")
+        try:
+            alone = parse_qs(asked.query, errors="surrogateescape").get("run", [None])[-1]
+            page = live_page(self.server.folder, alone)
+        except (InputError, OSError) as error:
+            return self._answer(500, visible(str(error)))
+        self._answer(200, page, "text/html")
+
+    def _answer(self, code: int, text: str, kind: str = "text/plain") -> None:
+        body = text.encode("utf-8", "replace")
+        with suppress(OSError):  # the browser has gone
+            self.send_response(code)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header(
+                "Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'"
+            )
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *values: Any) -> None:
+        """Requests are not printed."""

@@ -1,0 +1,135 @@
+"""`crammed watch`: a page of all runs, which reads what they log while they train."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crammed.cli.machine import watch
+from crammed.errors import InputError
+from crammed.files.locks import FolderLock
+from crammed.report.watching import Server, live_page
+from support.html import Balanced
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "2026-11-21"
+HOSTILE = "<script>alert(1)</script> $x$ &amp; \x1b[31m"
+LIGHT = shutil.ignore_patterns("corpus", "export", "checkpoints", "final", "predictions")
+
+
+def point(update: int, **values: object) -> dict[str, object]:
+    """A log point of a run that takes 1000 updates, a second each."""
+    usual = {"loss": 9.0 - update / 200, "grad_norm": 1.5, "tokens_per_s": 1234.5}
+    return {"update": update, "u": update / 1000, "t_wall_s": float(update), **usual, **values}
+
+
+def logged(run: Path, *points: dict[str, object]) -> Path:
+    """A run that has begun, with these log points."""
+    shutil.copytree(FIXTURES / "stopped", run, ignore=LIGHT)
+    (run / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in points))
+    return run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A finished run, one with a hostile name, a damaged one, and one with no log yet."""
+    folder = tmp_path / "runs"
+    shutil.copytree(FIXTURES / "finished", folder / "finished", ignore=LIGHT)
+    logged(folder / HOSTILE.replace("/", "\u2215"), *map(point, range(0, 300, 10)))
+    logged(folder / "damaged", {"update": 1, "u": "x"})
+    logged(folder / "begun")
+    return folder
+
+
+def checked(page: str) -> str:
+    """The page, if it is balanced and has nothing that acts."""
+    parser = Balanced()
+    parser.feed(page)
+    assert parser.open == []
+    assert "<script" not in page
+    assert "\x1b" not in page
+    return page
+
+
+def test_runs_are_laid_over_each_other(runs: Path) -> None:
+    page = checked(live_page(runs))
+    assert page.count('class="wide"') == 1
+    assert page.count('class="chip" style') == 3
+    assert "&lt;script&gt;alert(1)" in page
+    assert "stopped at 29 %" in page
+    assert "7.550" in page  # the loss of the last point
+    assert "record 1 has no number" in page
+    assert "4 runs" in page
+
+
+def test_one_run_alone(runs: Path) -> None:
+    page = checked(live_page(runs, "finished"))
+    assert page.count('class="chip" style') == 1
+    assert "Show all runs" in page
+    assert "Show all runs" not in live_page(runs, "no such run")
+
+
+def test_the_time_left_is_that_of_a_run_that_is_running(runs: Path) -> None:
+    run = logged(runs / "new", *map(point, range(0, 300, 10)))
+    assert "11m 50s" not in live_page(runs)
+    lock = FolderLock(run)
+    try:
+        assert "11m 50s" in live_page(runs)
+    finally:
+        lock.release()
+
+
+def test_a_run_that_has_come_back_from_a_crash(tmp_path: Path) -> None:
+    run = logged(tmp_path / "run", point(10), point(20), point(15, loss=4.25, grad_norm=None))
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 21, "lo')  # which is being written
+    assert "4.250" in checked(live_page(tmp_path))
+    assert "4.250" in live_page(run)  # the folder may be the run itself
+
+
+def test_nothing_is_written(runs: Path) -> None:
+    before = {str(path): path.stat().st_mtime_ns for path in runs.rglob("*")}
+    live_page(runs)
+    assert {str(path): path.stat().st_mtime_ns for path in runs.rglob("*")} == before
+
+
+@pytest.fixture
+def server(runs: Path) -> Iterator[Server]:
+    with Server(runs, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def asked(server: Server, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection.request("GET", path, headers={"Host": host})
+    answer = connection.getresponse()
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    return answer.status, answer.read().decode()
+
+
+def test_the_server_answers_this_machine_alone(server: Server, runs: Path) -> None:
+    status, page = asked(server, "/?run=finished")
+    assert status == 200
+    assert "Show all runs" in checked(page)
+    assert asked(server, "/", "evil.example")[0] == 403
+    assert asked(server, "/", "")[0] == 403
+    assert asked(server, "/../../etc/passwd") == (404, "there is only one page: /")
+    os.rename(runs, runs.with_name("gone"))
+    assert asked(server, "/")[0] == 500
+
+
+def test_a_port_that_is_taken_and_a_folder_that_is_not(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^--port \d+: Address already in use; name another"):
+        watch(tmp_path, server.server_port)
+    with pytest.raises(InputError, match="is not a folder"):
+        watch(tmp_path / "no")
