@@ -59,6 +59,17 @@ def test_heads_take_turns_over_all_layers() -> None:
         assert (neighbours > 0.9).all(), (head, distance)
 
 
+def test_later_layers_may_begin_at_random() -> None:
+    one = configuration(attention_start="neighbours-first", layers=3, width=128, head_dim=32)
+    config = tiny("crammed").model_copy(update={"model": one})
+    model = new_model(config, 256, CPU)
+    first, *later = [each for each in model.modules() if isinstance(each, Attention)]
+    for each, distance in zip(without_content(first), NEIGHBOURS, strict=True):
+        assert (each.diagonal(distance)[3:-3] > 0.8).all(), distance
+    assert len(later) == 2
+    assert not any(block.qkv.bias.any() for block in later)
+
+
 def test_the_token_after_is_at_distance_one() -> None:
     attention = Attention(configuration(attention_start="neighbours"))
     initialise(attention, 0.02)

@@ -214,8 +214,8 @@ def seen(config: ModelConfig) -> list[Any]:
     for kind in KINDS:
         model = kind(config)
         draw = torch.Generator().manual_seed(0)
-        near = config.attention_start == "neighbours"
-        initialise(model, 0.3, draw, zero_outputs=config.zero_outputs, neighbours=near)
+        start = config.attention_start
+        initialise(model, 0.3, draw, zero_outputs=config.zero_outputs, attention=start)
         start_matrices(model, config)
         found += [(name, p.tolist()) for name, p in model.named_parameters()]
         with torch.no_grad():

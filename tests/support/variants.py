@@ -52,10 +52,13 @@ COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     **{("passes", count): {"first_attention_norm": True} for count in (2, 3)},
     ("matrix_start", "orthogonal"): {"zero_outputs": False},
     ("zero_outputs", True): {"matrix_start": "normal"},
-    ("attention_start", "neighbours"): {
-        "positions": "rotary",
-        "qkv_bias": True,
-        "qk_norm": "none",
+    **{
+        ("attention_start", start): {
+            "positions": "rotary",
+            "qkv_bias": True,
+            "qk_norm": "none",
+        }
+        for start in ("neighbours", "neighbours-first")
     },
     **{
         (name, value): {"attention_start": "random"}

@@ -82,9 +82,9 @@ class ModelConfig(Section):
     decoder_bias_start: Literal["zero", "log-frequency"] = "zero"
     """Initial biases of the decoder: 0, or the logarithm of each token's share of the corpus, so
     that an untrained model predicts frequencies."""
-    attention_start: Literal["random", "neighbours"] = "random"
+    attention_start: Literal["random", "neighbours", "neighbours-first"] = "random"
     """Initial biases of queries and keys: 0, or values that make each head look at one of the
-    neighbouring tokens."""
+    neighbouring tokens, in all layers or in the first."""
     embedding_start: Literal["random", "cooccurrence"] = "random"
     """Initial token embeddings: random numbers, or co-occurrence vectors, which are similar for
     tokens with similar neighbours. Computing these is charged to the budget."""
@@ -178,12 +178,12 @@ class ModelConfig(Section):
             raise ValueError("passes after the first need first_attention_norm: true")
         if self.matrix_start == "orthogonal" and self.zero_outputs:
             raise ValueError("zero_outputs needs another matrix_start than orthogonal")
-        if self.attention_start == "neighbours" and not (
+        if self.attention_start != "random" and not (
             self.qkv_bias and self.positions == "rotary" and self.qk_norm == "none"
         ):
             raise ValueError(
-                "attention_start neighbours needs qkv_bias: true, positions: rotary and "
-                "qk_norm: none; with others set model.attention_start=random"
+                f"attention_start {self.attention_start} needs qkv_bias: true, positions: rotary "
+                "and qk_norm: none; with others set model.attention_start=random"
             )
         if self.positions == "rotary" and self.head_dim % 2:
             raise ValueError(f"rotary positions need an even head_dim, not {self.head_dim}")
@@ -203,13 +203,13 @@ class ModelConfig(Section):
         return self
 
     def _check_attention(self) -> None:
-        if self.scope == "causal" and self.attention_start == "neighbours":
+        if self.scope == "causal" and self.attention_start != "random":
             raise ValueError("scope: causal looks at no token ahead: set attention_start: random")
         if self.key_heads is None:
             return
         if self.heads % self.key_heads:
             raise ValueError(f"key_heads {self.key_heads} do not divide {self.heads} heads")
-        if self.attention_start == "neighbours" or self.value_embeddings:
+        if self.attention_start != "random" or self.value_embeddings:
             raise ValueError("key_heads needs attention_start: random and value_embeddings: false")
 
     def _check_mixer(self) -> None:

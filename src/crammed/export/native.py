@@ -74,7 +74,7 @@ MODERNBERT: Holds = {
     "positions": tuple(name for name, kind in POSITIONS.items() if "modernbert" in kind.native),
     "token_types": (0,),
     "decoder_bias": BOTH,
-    "attention_start": ("random", "neighbours"),
+    "attention_start": ("random", "neighbours", "neighbours-first"),
     "ffn_dropout": ("hidden",),
     "pooling": ("first", "mean"),
     "classifier": ("head-transform",),

@@ -189,9 +189,9 @@ class Attention(Block):
             bias[1] = key
 
 
-def look_at_neighbours(model: nn.Module) -> None:
-    """Make the heads of all layers attend to `NEIGHBOURS` at first, in turn."""
+def look_at_neighbours(model: nn.Module, *, first_only: bool = False) -> None:
+    """Make heads attend to `NEIGHBOURS` at first, in turn: those of all layers or of the first."""
     distances = cycle(NEIGHBOURS)
-    for block in model.modules():
-        if isinstance(block, Attention):
-            block.look_at([next(distances) for _ in range(block.width // block.head_dim)])
+    blocks = [block for block in model.modules() if isinstance(block, Attention)]
+    for block in blocks[:1] if first_only else blocks:
+        block.look_at([next(distances) for _ in range(block.width // block.head_dim)])

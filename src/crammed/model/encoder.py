@@ -234,7 +234,7 @@ def initialise(
     generator: torch.Generator | None = None,
     *,
     zero_outputs: bool = False,
-    neighbours: bool = False,
+    attention: str = "random",
 ) -> None:
     """Initialise all parameters in place, by each module's `start`.
 
@@ -243,7 +243,7 @@ def initialise(
     Args:
         std: standard deviation of matrices and embeddings.
         zero_outputs: set the last product of each block to zero.
-        neighbours: set biases so that attention starts on neighbouring tokens; this draws nothing.
+        attention: `attention_start` of the configuration, which sets biases and draws nothing.
 
     Raises:
         TypeError: no `start` sets one of the parameters.
@@ -260,5 +260,5 @@ def initialise(
         for module in model.modules():
             if isinstance(module, Block) and module.products:
                 nn.init.zeros_(module.get_submodule([*module.products][-1]).get_parameter("weight"))
-    if neighbours:
-        look_at_neighbours(model)
+    if attention != "random":
+        look_at_neighbours(model, first_only=attention == "neighbours-first")

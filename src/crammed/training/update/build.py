@@ -25,8 +25,7 @@ def new_model(config: RunConfig, vocab_size: int, device: torch.device) -> Maske
     model = MaskedLM(config.model, vocab_size)
     generator = torch.Generator().manual_seed(key(config.seed, "initialise"))
     std, zero = config.model.init_std, config.model.zero_outputs
-    neighbours = config.model.attention_start == "neighbours"
-    initialise(model, std, generator, zero_outputs=zero, neighbours=neighbours)
+    initialise(model, std, generator, zero_outputs=zero, attention=config.model.attention_start)
     start_matrices(model, config.model)
     if config.model.embedding_std is not None:
         with torch.no_grad():
