@@ -1,7 +1,8 @@
-"""Depth that grows in training: what is copied, what it costs, and that it survives a stop."""
+"""Depth and layer drop that grow: what is copied, what it costs, that it survives a stop."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 
 from crammed.budget import Ledger, Work
 from crammed.data.corpus import Corpus
+from crammed.errors import InputError
 from crammed.machine.device import Device
 from crammed.model.count import train_flops_per_token
 from crammed.runs.directory import RunDir
@@ -17,6 +19,7 @@ from crammed.training.checkpoint import Checkpoints, load_checkpoint
 from crammed.training.plan import Planner
 from crammed.training.session import Session
 from crammed.training.update.build import build
+from crammed.training.update.growth import Growth
 from crammed.training.update.step import TrainStep
 from support.steps import SPECIALS, rows_of, update_of
 from support.text import tiny
@@ -115,3 +118,39 @@ def test_every_depth_is_compiled_before_the_first_update(cpu: Device) -> None:
     step._loss = torch.compiler.set_stance("fail_on_recompile")(step._loss)
     trained(step, range(1), 1)
     trained(step, range(1, 2), 2)
+
+
+RISING = ("model.layer_drop=0.8", "train.layer_drop_rises=true", "model.layers=4")
+
+
+def test_layers_are_dropped_more_often_later_and_higher_up(cpu: Device) -> None:
+    config = tiny("crammed", *RISING)
+    step, plain = (
+        build(config, 256, SPECIALS, cpu),
+        build(tiny("crammed", "model.layers=4"), 256, SPECIALS, cpu),
+    )
+    loss = step.gradients(rows_of(8), replace(update_of(8), dropped=0.0))
+    assert torch.equal(loss, plain.gradients(rows_of(8), update_of(8)))
+    step.gradients(rows_of(8), replace(update_of(8), dropped=0.5))
+    drops = [float(layer.drop) for layer in step.objective.copy.encoder.layers]  # type: ignore[attr-defined]
+    assert drops == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    u = [0.0, 0.01, 0.5]
+    assert [config.dropped_at(at) for at in u] == pytest.approx([0.0, 1 - math.exp(-1), 1.0])
+    assert tiny("crammed").dropped_at(0.0) == 1.0
+    with pytest.raises(InputError, match="needs a model from scratch"):
+        tiny("crammed", "train.layer_drop_rises=true")
+
+
+def test_the_share_of_dropped_layers_rises_in_a_run(
+    corpus: Corpus, cpu: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float] = []
+    drop = Growth.drop
+
+    def noted(self: Growth, share: float) -> None:
+        seen.append(share)
+        drop(self, share)
+
+    monkeypatch.setattr(Growth, "drop", noted)
+    train(tiny("crammed", *RISING, "budget.limit=4updates"), corpus, tmp_path / "run", cpu)
+    assert seen == pytest.approx([0.0, *[1 - math.exp(-100 * n / 4) for n in (1, 2, 3)]])

@@ -36,7 +36,6 @@ class MaskedTokensOfAnother:
     ) -> None:
         self.leaves = Leaves(model)
         self._model = model
-        self._length = config.data.row_length
         self._config = config
         self._dtype, self._kind = device.dtype, device.torch.type
         self._mask = Masker(
@@ -54,9 +53,9 @@ class MaskedTokensOfAnother:
         """Let the model recompute its activations for the gradients."""
         self._model.model.gradient_checkpointing_enable({"use_reentrant": False})
 
-    def predictions(self, rate: float) -> int:
+    def predictions(self, rate: float, length: int) -> int:
         """The number of masked tokens in each row."""
-        return predicted_positions(rate, self._length)
+        return predicted_positions(rate, length)
 
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         """The summed loss of the masked tokens."""

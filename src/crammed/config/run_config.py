@@ -77,11 +77,16 @@ class RunConfig(Section):
         if self.train.average is not None and self.train.latest is not None:
             raise ValueError("train.average and train.latest are two averages: leave one out")
         self._check_loss()
+        if self.train.layer_drop_rises and (self.adapts or not self.model.layer_drop):
+            raise ValueError(
+                "train.layer_drop_rises needs a model from scratch and a model.layer_drop, as 0.5"
+            )
         self._check_growth()
+        self._check_lengths()
         self._check_shortcuts()
         for rate in (self.masking.rate, self.masking.final_rate):
-            if rate is not None and round(rate * length) < 1:
-                raise ValueError(f"masking {rate} of {length} tokens predicts none of them")
+            if rate is not None and round(rate * (shortest := length // self.pieces_at(0.0))) < 1:
+                raise ValueError(f"masking {rate} of {shortest} tokens predicts none of them")
         return self
 
     def _check_loss(self) -> None:
@@ -122,6 +127,18 @@ class RunConfig(Section):
                 "set compute.fp8=off"
             )
 
+    def _check_lengths(self) -> None:
+        points, length = self.train.lengthen_at, self.data.row_length
+        if list(points) != sorted(points) or 0.0 in points:
+            raise ValueError("train.lengthen_at needs growing numbers above 0, such as [0.1,0.5]")
+        if length % self.pieces_at(0.0) or length // self.pieces_at(0.0) < 8:
+            raise ValueError(
+                f"train.lengthen_at halves rows of {length} tokens {len(points)} times, which must "
+                "leave whole rows of 8 tokens or more: leave out some of it"
+            )
+        if points and self.train.drop_tokens:
+            raise ValueError("train.lengthen_at and train.drop_tokens: leave one of them out")
+
     def _check_shortcuts(self) -> None:
         train, model = self.train, self.model
         if train.drop_tokens and (
@@ -144,6 +161,19 @@ class RunConfig(Section):
         if not self.train.drop_tokens:
             return None
         return max(predicted, round((1.0 - self.train.drop_tokens) * self.data.row_length))
+
+    def dropped_at(self, u: float) -> float:
+        """The share of `model.layer_drop` in an update that begins at progress u."""
+        return 1.0 - math.exp(-100.0 * u) if self.train.layer_drop_rises else 1.0
+
+    def pieces_at(self, u: float) -> int:
+        """Into how many pieces an update that begins at progress u cuts each row."""
+        return 1 << sum(u < point for point in self.train.lengthen_at)
+
+    def lengths(self) -> list[int]:
+        """All lengths of the rows that updates have, the longest first."""
+        parts = {self.pieces_at(u) for u in (*self.train.lengthen_at, 0.0)}
+        return [self.data.row_length // pieces for pieces in sorted(parts)]
 
     def layers_at(self, u: float) -> int:
         """Layers in use in an update that begins at progress u."""

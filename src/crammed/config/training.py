@@ -162,6 +162,12 @@ class TrainConfig(Section):
     """Take the gradients where the loss is higher: at weights that are moved so far along their
     gradient (SAM; Foret et al. 2021). Each update then takes two passes over its rows; with several
     processes, each moves along the gradient of its own rows. Null takes one pass."""
+    layer_drop_rises: Annotated[bool, Later()] = False
+    """Let `model.layer_drop` rise from 0 within the first percents of the run, and in proportion to
+    depth, so that only the last layer is dropped so often (Zhang and He 2020)."""
+    lengthen_at: Annotated[tuple[OpenFraction, ...], Field(strict=False), Later()] = ()
+    """Cut rows into shorter ones at first, of half the length for each of these shares of the run
+    that is still to come: with ``[0.9, 0.9]``, quarters until 90 % of the run."""
     grow_at: Annotated[tuple[OpenFraction, ...], Field(strict=False), Later()] = ()
     """Progress at which the number of layers in use doubles, up to `model.layers`: the new layers
     begin as copies of those below. Held-out losses until then are those of the shallower model."""

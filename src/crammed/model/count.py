@@ -94,18 +94,23 @@ def _left_out(model: MaskedLM, length: int, kept: int, learned_passes: int) -> f
 
 
 def run_flops_per_token(
-    config: RunConfig, vocab_size: int, predicted: int, layers: int | None = None
+    config: RunConfig,
+    vocab_size: int,
+    predicted: int,
+    layers: int | None = None,
+    length: int | None = None,
 ) -> float:
     """FLOPs per token of an update of a run, besides those of the optimizer.
 
     Args:
         predicted: as in `train_flops_per_token`.
         layers: how many layers are in use; None for all.
+        length: tokens per row; None for the length of the data's rows.
     """
     model = config.model
     if layers is not None and layers < model.layers:
         model = model.model_copy(update={"layers": layers})
-    length, kept = config.data.row_length, config.kept(predicted)
+    length, kept = length or config.data.row_length, config.kept(predicted)
     passes = config.train.learned_passes
     once = train_flops_per_token(model, vocab_size, length, predicted, kept, passes)
     return config.passes_per_update() * once

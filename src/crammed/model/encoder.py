@@ -49,21 +49,21 @@ class Encoder(nn.Module):
         self.drop = nn.Dropout(config.dropout if rate is None else rate)
         self.layers = nn.ModuleList(Layer(config, index) for index in range(config.layers))
         self.final_norm = norm_of(config) if config.final_norm else nn.Identity()
-        self._tables: Tables | None = None
+        self._tables: dict[int, Tables] = {}
 
     def start(self, std: float, generator: torch.Generator | None = None) -> None:
         """Initialise the encoder's own parameters, which belong to its position encoding."""
         self.position_encoding.start(self, std, generator)
 
     def keep_tables(self, length: int) -> None:
-        """Fix the length of the rows, and compute the position tables for it once.
+        """Compute the position tables for rows of this length once.
 
         Otherwise a compiler may compute their sines again in each layer.
         """
         dtype = self.compute_dtype or self.tokens.weight.dtype
         at = torch.arange(length, device=self.tokens.weight.device)
         tables = self.position_encoding.tables(at)
-        self._tables = tuple(table.to(dtype) for table in tables)
+        self._tables[length] = tuple(table.to(dtype) for table in tables)
 
     def in_turn(self) -> list[Layer]:
         """The layers in the order a token goes through them, repeated for each pass."""
@@ -117,7 +117,7 @@ class Encoder(nn.Module):
         x = self.embedding_norm(x)
         if self.compute_dtype is not None:
             x = x.to(self.compute_dtype)
-        tables = self._tables
+        tables = self._tables.get(tokens.shape[1])
         if tables is None or at is not None:
             index = torch.arange(tokens.shape[1], device=tokens.device)
             tables = self.position_encoding.tables(index if at is None else at[:, None])

@@ -39,7 +39,8 @@ class Layer(nn.Module):
     def __init__(self, config: Config, index: int) -> None:
         super().__init__()
         self.recompute = False
-        self.drop: float = config.layer_drop
+        self.drops = config.layer_drop > 0.0
+        self.drop: float | Tensor = config.layer_drop
         self.pre = config.norm in ("pre", "sandwich", "normformer")
         self.parallel: bool = config.blocks == "parallel"
         self.residual = (2 * config.depth) ** 0.25 if config.norm == "deepnorm" else 1.0
@@ -103,7 +104,7 @@ class Layer(nn.Module):
             )
         else:
             made = self._add_blocks(x, tables, mask, *more, positions=positions)
-        if self.drop and self.training:  # LayerDrop (Fan et al. 2020), for each row by itself
+        if self.drops and self.training:  # LayerDrop (Fan et al. 2020), for each row by itself
             keeps = torch.rand((len(x), 1, 1), device=x.device) >= self.drop
             made = made.where(keeps, picked(x, positions))
         return made

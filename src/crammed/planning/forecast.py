@@ -143,7 +143,8 @@ def _play(
     seconds = {"log": speed.log, "heldout": speed.evaluate, "checkpoint": speed.checkpoint}
     with ledger.account("step"):
         while (update := planner.next(work)) is not None:
-            predicted = predicted_positions(update.mask_rate, config.data.row_length)
+            length = config.data.row_length // update.pieces
+            predicted = update.pieces * predicted_positions(update.mask_rate, length)
             clock.now += speed.seconds(update.rows, predicted)
             clock.now += speed.first if work.updates == 0 else 0.0
             if not planner.deadline.met():

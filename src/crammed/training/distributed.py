@@ -43,7 +43,7 @@ from crammed.training.update.planned import Update
 from crammed.training.update.step import TrainStep
 
 _STOP, _GRADIENTS, _APPLY, _DISCARD, _COMPILE, _COMPARE, _OPENED, _RELOAD = range(8)
-_LENGTH = 6
+_LENGTH = 8
 """Numbers in a command: its code, and what the followers need to know about an update."""
 
 
@@ -268,8 +268,8 @@ class LeadingStep:
 
     def gradients(self, rows: Tensor, update: Update) -> Tensor:
         self._beat()
-        numbers = update.number, update.first_row, update.rows, update.mask_rate, update.layers or 0
-        self._group.send(_GRADIENTS, *map(float, numbers))
+        numbers = update.number, update.first_row, update.rows, update.layers or 0, update.pieces
+        self._group.send(_GRADIENTS, update.mask_rate, update.dropped, *map(float, numbers))
         return _gradients(self._step, rows[self._group.share(update.rows)], update, self._group)
 
     def apply(self, factor: float) -> Tensor | None:
@@ -350,10 +350,11 @@ def follow(
                 continue
             watch.beat()
             if what == _GRADIENTS:
-                number, first_row, count = (int(value) for value in values[:3])
+                rate, dropped = values[:2]
+                number, first_row, count, layers, pieces = (int(value) for value in values[2:])
                 # The factor comes with the command to apply; only the leader needs the cost.
-                layers = int(values[4])
-                update = Update(number, first_row, count, 0.0, values[3], Work(), layers)
+                about = (0.0, rate, Work(), layers, pieces, dropped)
+                update = Update(number, first_row, count, *about)
                 mine = group.share(count)
                 rows = stream.read(first_row + mine.start, mine.stop - mine.start)
                 _gradients(step, torch.from_numpy(rows), update, group)

@@ -126,25 +126,24 @@ class Planner:
         """The update that follows `work`, which begins now; None if none fits the limits."""
         u = self.limits.progress(self._start + work, self.deadline.begin())
         rows, rate = self._config.batch.rows_at(u), self._config.masking.rate_at(u)
-        layers = self._config.layers_at(u)
-        cost, charged = self._cost(rows, rate, layers), self.deadline.expected(rows)
+        layers, pieces = self._config.layers_at(u), self._config.pieces_at(u)
+        cost, charged = self._cost(rows, rate, layers, pieces), self.deadline.expected(rows)
         end = self.limits.progress(self._start + work + cost, charged)
         if end > 1.0 or charged >= self.deadline.seconds:
             return None
+        dropped = self._config.dropped_at(u)
         factor = self.detour.rate * self._config.schedule((u + end) / 2.0)
         first_row = work.rows + self.detour.skipped_rows
         self.reached = first_row + rows
-        return Update(work.updates, first_row, rows, factor, rate, cost, layers)
+        return Update(work.updates, first_row, rows, factor, rate, cost, layers, pieces, dropped)
 
-    def _cost(self, rows: int, rate: float, layers: int) -> Work:
-        return Work(1, rows, rows * self._config.data.row_length, self._flops(rows, rate, layers))
-
-    def _flops(self, rows: int, rate: float, layers: int) -> float:
-        config, length = self._config, self._config.data.row_length
+    def _cost(self, rows: int, rate: float, layers: int, pieces: int) -> Work:
+        config, tokens = self._config, rows * self._config.data.row_length
+        length = config.data.row_length // pieces
         predicted = predicted_positions(rate, length)
-        per_token = run_flops_per_token(config, self._vocab_size, predicted, layers)
+        per_token = run_flops_per_token(config, self._vocab_size, predicted, layers, length)
         own = update_flops(config.model, self._vocab_size, config.optim, layers)
-        return per_token * rows * length + own
+        return Work(1, rows, tokens, per_token * tokens + own)
 
     def nothing_fits(self) -> InputError:
         """The error for a run that ends before its first update."""

@@ -69,7 +69,8 @@ def step_of(
     """
     objective = MaskedTokens(model, config, specials, device, begins)
     optimizer = build_optimizer(model, config.optim)
-    growth = Growth([model.encoder, objective.copy.encoder], optimizer, config.layers_at(0.0))
+    encoders, rises = [model.encoder, objective.copy.encoder], config.train.layer_drop_rises
+    growth = Growth(encoders, optimizer, config.layers_at(0.0), rises=rises)
     return TrainStep(model, objective, optimizer, config, device, growth)
 
 

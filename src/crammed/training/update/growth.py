@@ -1,8 +1,8 @@
-"""Depth that grows in training: the lower half of the layers is copied above itself.
+"""Depth and layer drop that grow in training.
 
-Gong et al. (2019) train a shallow model first, whose updates are cheaper, and double it. All layers
-have their weights from the beginning, so that a checkpoint holds the same tensors at any depth;
-those that are not in use yet get no gradients.
+Gong et al. (2019) train a shallow model first, whose updates are cheaper, and double it: the lower
+half of the layers is copied above itself. All layers have their weights from the beginning, so that
+a checkpoint holds the same tensors at any depth; those that are not in use yet get no gradients.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from crammed.model.encoder import Encoder
+from crammed.model.layer import Layer
 from crammed.optim.build import Optimizers
 
 
@@ -22,6 +23,7 @@ class Growth:
     Args:
         encoders: these encoders; none for a model of another library.
         layers: how many are in use at first.
+        rises: whether the share of dropped layers changes, in proportion to their depth.
 
     Attributes:
         layers: how many are in use.
@@ -29,9 +31,15 @@ class Growth:
     """
 
     def __init__(
-        self, encoders: Sequence[Encoder] = (), optimizer: Optimizers | None = None, layers: int = 1
+        self,
+        encoders: Sequence[Encoder] = (),
+        optimizer: Optimizers | None = None,
+        layers: int = 1,
+        *,
+        rises: bool = False,
     ) -> None:
         self._encoders, self._optimizer = encoders, optimizer
+        self._drops = _rising(encoders) if rises else []
         self.grows = any(layers < len(encoder.layers) for encoder in encoders)
         self.use(layers)
 
@@ -64,9 +72,26 @@ class Growth:
                     self._copy_state(source, parameter)
             self.use(2 * self.layers)
 
+    def drop(self, share: float) -> None:
+        """Drop layers as often as this share of the configuration's."""
+        for held, most in self._drops:
+            held.fill_(share * most)
+
     def _copy_state(self, source: torch.Tensor, target: torch.Tensor) -> None:
         assert self._optimizer is not None
         state = self._optimizer.state
         state.pop(target, None)  # its running average alone, or what other processes made of zeros
         if source in state:
             state[target] = copy.deepcopy(state[source])
+
+
+def _rising(encoders: Sequence[Encoder]) -> list[tuple[torch.Tensor, float]]:
+    """What each layer reads as its share from now on, and the most that this is to be."""
+    found = []
+    for encoder in encoders:
+        for n, layer in enumerate(encoder.layers, start=1):
+            assert isinstance(layer, Layer)
+            most = encoder.config.layer_drop * n / len(encoder.layers)
+            layer.drop = torch.zeros((), device=encoder.tokens.weight.device)
+            found.append((layer.drop, most))
+    return found

@@ -33,8 +33,8 @@ class Objective(Protocol):
     def recompute(self) -> None:
         """Make the model recompute its activations for the gradients from now on."""
 
-    def predictions(self, rate: float) -> int:
-        """The number of predictions in each row, at this mask rate."""
+    def predictions(self, rate: float, length: int) -> int:
+        """The number of predictions in each row of this length, at this mask rate."""
 
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         """The summed loss of a microbatch; may be compiled.
@@ -83,9 +83,9 @@ class MaskedTokens:
             check_widths(model)
         self.reorders = reorders(device)
         self.copy = training_copy(model, device.dtype, fp8=device.fp8, regional=device.regional)
-        self.copy.encoder.keep_tables(config.data.row_length)
+        for length in config.lengths():
+            self.copy.encoder.keep_tables(length)
         self.leaves = Leaves(self.copy, decoder=self.reorders)
-        self._length = config.data.row_length
         self._by_document = config.train.attention == "document"
         self._sep = specials.sep
         self._mask = Masker(
@@ -110,9 +110,9 @@ class MaskedTokens:
     def recompute(self) -> None:
         recompute(self.copy)
 
-    def predictions(self, rate: float) -> int:
+    def predictions(self, rate: float, length: int) -> int:
         """The number of masked tokens in each row."""
-        return predicted_positions(rate, self._length)
+        return predicted_positions(rate, length)
 
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         """The summed loss of the masked tokens."""

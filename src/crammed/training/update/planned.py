@@ -19,6 +19,8 @@ class Update:
         mask_rate: share of positions to predict.
         cost: the work that it adds.
         layers: how many layers are in use; None changes nothing.
+        pieces: into how many shorter rows each row is cut.
+        dropped: share of `model.layer_drop`.
     """
 
     number: int
@@ -28,3 +30,5 @@ class Update:
     mask_rate: float
     cost: Work
     layers: int | None = None
+    pieces: int = 1
+    dropped: float = 1.0

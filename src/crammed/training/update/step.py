@@ -49,6 +49,14 @@ def moved(rows: Tensor, device: torch.device) -> Tensor:
     return rows.to(device)
 
 
+def cut(rows: Tensor, numbers: Tensor, pieces: int) -> tuple[Tensor, Tensor]:
+    """Each row as so many shorter ones, with numbers of their own."""
+    if pieces == 1:
+        return rows, numbers
+    within = torch.arange(pieces, device=numbers.device)
+    return rows.reshape(pieces * len(rows), -1), (pieces * numbers[:, None] + within).flatten()
+
+
 @contextmanager
 def _compiler_faults() -> Iterator[None]:
     """Report failures of the compiler in one line."""
@@ -185,25 +193,27 @@ class TrainStep:
         """Forward and backward of a microbatch, uncompiled, to measure it; nothing is kept."""
         device, length = self.device.torch, self._config.data.row_length
         ids = torch.zeros((rows, length), dtype=torch.int64, device=device)
-        count = self.objective.predictions(self._config.masking.rate)
+        count = self.objective.predictions(self._config.masking.rate, length)
         loss = self.objective.loss(ids, torch.arange(rows, device=device), count)
         torch.autograd.grad(loss, self.leaves.tensors, allow_unused=True)
 
     def _compile_for(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
         """Run every shape of training once, so that no update has to wait for the compiler."""
         sizes = {size for rows in row_counts for size in self._microbatches(rows)}
-        length = self._config.data.row_length
-        counts = set(map(self.objective.predictions, rates))
-        if len(sizes) * len(counts) > MOST_SHAPES:
+        shapes = {
+            (self.objective.predictions(r, n), n) for n in self._config.lengths() for r in rates
+        }
+        if len(sizes) * len(shapes) > MOST_SHAPES:
             raise InputError(
-                f"{len(counts)} numbers of masks times {len(sizes)} sizes of microbatches are more "
+                f"{len(shapes)} numbers of masks times {len(sizes)} sizes of microbatches are more "
                 f"shapes than can be compiled ({MOST_SHAPES}): lower masking.stages, or set "
                 "compute.compile=off"
             )
-        for count in sorted(counts):
+        for count, length in sorted(shapes):
             for size in sorted(sizes):
-                rows = torch.zeros((size, length), dtype=torch.int64, device=self.device.torch)
-                numbers = torch.arange(size, device=self.device.torch)
+                pieces = size * self._config.data.row_length // length
+                rows = torch.zeros((pieces, length), dtype=torch.int64, device=self.device.torch)
+                numbers = torch.arange(pieces, device=self.device.torch)
                 self.leaves.backward(self._loss(rows, numbers, count))
         self.discard()
         self.device.synchronize()
@@ -247,6 +257,7 @@ class TrainStep:
         """
         self._stay_close()
         self.growth.reach(update.layers)
+        self.growth.drop(update.dropped)
         rows = moved(rows, self.device.torch)
         self._number = update.number
         loss = self._with_less(lambda: self._accumulate(rows, update, first))
@@ -271,19 +282,20 @@ class TrainStep:
         self.leaves.refresh()
         if any(self._config.model.dropouts()):
             torch.manual_seed(key(self._config.seed, f"dropout/{first}", update.number))
-        count = self.objective.predictions(update.mask_rate)
+        count = self.objective.predictions(update.mask_rate, rows.shape[1] // update.pieces)
+        predictions = count * update.pieces * update.rows
         begin = update.first_row + first
         numbers = torch.arange(begin, begin + len(rows), device=device)
         total = torch.zeros((), device=device)
         scale = 1.0 if self._scale is None else self._scale.value
         sizes = self._microbatches(len(rows))
         if (scales := self.leaves.scales) is not None and not scales.known:
-            few = rows[:FIRST_ROWS], numbers[:FIRST_ROWS], count
-            scales.measure(lambda: self.objective.loss(*few) / (count * update.rows))
+            few = cut(rows[:FIRST_ROWS], numbers[:FIRST_ROWS], update.pieces)
+            scales.measure(lambda: self.objective.loss(*few, count) / predictions)
 
         def differentiated(part: tuple[Tensor, Tensor]) -> tuple[Tensor, Found]:
             self.before_microbatch()
-            loss = self._loss(*part, count) / (count * update.rows)
+            loss = self._loss(*cut(*part, update.pieces), count) / predictions
             return loss.detach(), self.leaves.differentiate(loss * scale)
 
         parts = list(zip(rows.split(sizes), numbers.split(sizes), strict=True))
