@@ -50,7 +50,11 @@ def test_a_shell_completes_words(here: Path, words: str, offered: list[str]) -> 
         ("run --budget", "--budget needs a value: see crammed run --help"),
         ("evaluate", "MODEL is missing: type crammed evaluate MODEL; see crammed evaluate --help"),
         ("data show", "CORPUS_DIR is missing: type crammed data show CORPUS_DIR; see "),
-        ("export run", "--to is missing: type crammed export --to VALUE; see crammed export "),
+        (
+            "finetune run --suite x --data y",
+            "--out is missing: type crammed finetune --out VALUE; see ",
+        ),
+        ("export run", "name the folder to create with --to, or a model on the hub with --push"),
         ("run --seed x", "--seed: "),
         ("plan --seconds 0.1", "--seconds: "),
         ("recipes a b", "crammed recipes does not take b: leave it out, or see crammed recipes "),

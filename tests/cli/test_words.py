@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from crammed.budget import Budget
-from crammed.cli import corpora, machine, models
+from crammed.cli import corpora, exporting, machine, models
 from crammed.cli.models import _score_parts
 from crammed.cli.options import DataOption
 from crammed.data.corpus import Corpus
@@ -147,7 +147,7 @@ def test_an_export_is_described_in_words(
     tmp_path: Path, corpus: Corpus, capsys: pytest.CaptureFixture[str]
 ) -> None:
     untrained(corpus.tokenizer, tiny("crammed-2022").model).save(tmp_path / "final")
-    models.export(tmp_path, tmp_path / "out")
+    exporting.export(tmp_path, tmp_path / "out")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"model   {tmp_path / 'out'}"
     assert lines[1] == "format  custom"
@@ -159,14 +159,14 @@ def test_what_the_model_card_of_an_export_is_told(tmp_path: Path) -> None:
     config = tiny(data={"clean": {"languages": ["en"]}})
     shutil.copytree(FINISHED, tmp_path / "run")
     (tmp_path / "run" / "config.json").write_text(config.model_dump_json())
-    models.export(tmp_path / "run", tmp_path / "one", license="mit")
-    models.export(tmp_path / "run", tmp_path / "two", language=["de", "fr"])
+    exporting.export(tmp_path / "run", tmp_path / "one", license="mit")
+    exporting.export(tmp_path / "run", tmp_path / "two", language=["de", "fr"])
     one, two = ((tmp_path / name / "README.md").read_text() for name in ("one", "two"))
     assert 'license: "mit"\nlanguage: ["en"]\n' in one
     assert "model-index:" in one
     assert 'language: ["de", "fr"]\n' in two
     with pytest.raises(InputError, match=r"--int8 is the form of model\.onnx: add --onnx"):
-        models.export(tmp_path / "run", tmp_path / "three", int8=True)
+        exporting.export(tmp_path / "run", tmp_path / "three", int8=True)
     assert not (tmp_path / "three").exists()
 
 

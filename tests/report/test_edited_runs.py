@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from crammed.cli.models import export
+from crammed.cli.exporting import export
 from crammed.cli.models import report as report_command
 from crammed.errors import InputError
 from crammed.report import drawing

@@ -12,14 +12,15 @@ def model_card(original: Original, training: Training, mask: str) -> str:
     adapted = training.adapted
     assert adapted is not None
     before = adapted.heldout["loss@0.15"]
+    license = "licence" + (f" ({original.license})" if original.license else "")
     return "\n".join(
         [
-            *Metadata().lines(),
+            *Metadata(original.license).lines(),
             f"# {original.name}, adapted",
             "",
             f"{original.name} ({original.backbone.parameters:,} parameters) was trained before; "
             "its masked-language modelling was continued on other text, with its own tokenizer, on "
-            f"rows of {training_rows(training)} tokens. Its licence and limits apply.",
+            f"rows of {training_rows(training)} tokens. Its {license} and limits apply.",
             "",
             *figures(training),
             f"- before that, its held-out loss on this text was {before:.3f} with 15 % masked",

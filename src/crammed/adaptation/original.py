@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,7 @@ from crammed.errors import CrammedError, InputError
 from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone, HuggingFaceMaskedLM
 from crammed.evaluation.backbones.huggingface_files import is_weights, loading, model_files
 from crammed.evaluation.backbones.spec import BackboneSpec
+from crammed.export.card import license_in
 from crammed.export.huggingface import (
     TOLERANCE,
     Exported,
@@ -31,6 +33,7 @@ from crammed.export.huggingface import (
     write_custom_code,
 )
 from crammed.files.folders import new_folder
+from crammed.files.regular import read_text
 from crammed.files.scratch import scratch_folder
 from crammed.files.writing import read_json, write_json
 from crammed.keys import key
@@ -72,6 +75,19 @@ class Original:
                 "with: save it as a fast tokenizer (tokenizer.json)"
             )
         return cls(backbone, folder, ours)
+
+    @cached_property
+    def license(self) -> str | None:
+        """The licence that its model card names; None if there is no card, or none in it."""
+        file = self.folder / "README.md"
+        if not file.exists() and self.folder.parent.name == "snapshots":  # of the hub's cache
+            from huggingface_hub import hf_hub_download
+
+            with suppress(Exception):  # the hub may be out of reach, or have no card
+                file = Path(hf_hub_download(self.name, "README.md"))
+        with suppress(OSError, UnicodeDecodeError):
+            return license_in(read_text(file))
+        return None
 
     @property
     def name(self) -> str:

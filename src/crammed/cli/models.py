@@ -1,4 +1,4 @@
-"""The verbs about trained models: evaluate, finetune, predict, report, export."""
+"""The verbs about trained models: evaluate, finetune, predict, report."""
 
 from __future__ import annotations
 
@@ -280,59 +280,3 @@ def report(
     with shown_progress() as progress:
         written = write_study_page(folders[0], out, progress)
     typer.echo(one_line(written))
-
-
-def export(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A finished run.")],
-    to: Annotated[Path, typer.Option(help="The folder to create.")],
-    format: Annotated[str, typer.Option(help="auto, modernbert, bert or custom.")] = "auto",
-    license: Annotated[
-        str | None, typer.Option(help="For the model card: a licence, such as apache-2.0.")
-    ] = None,
-    language: Annotated[
-        list[str] | None, typer.Option(help="For the model card: a language, such as en.")
-    ] = None,
-    onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx.")] = False,
-    int8: Annotated[bool, typer.Option("--int8", help="Give model.onnx 8-bit weights.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Export a trained encoder for Hugging Face transformers."""
-    from typing import cast, get_args
-
-    from crammed.export.card import Metadata
-    from crammed.export.huggingface import Format
-    from crammed.export.huggingface import export as export_model
-    from crammed.files.folders import behind_links, check_vacant
-    from crammed.model.trained import load_trained
-    from crammed.quantity import logits_text
-    from crammed.runs.directory import read_config
-    from crammed.runs.summary import read_summary
-    from crammed.tasks.task import no_such
-
-    if format not in get_args(Format):
-        raise InputError(no_such("format", format, get_args(Format)))
-    if int8 and not onnx:
-        raise InputError("--int8 is the form of model.onnx: add --onnx, or leave it out")
-    to = behind_links(to)
-    check_vacant(to, "--to")
-    trained, training = load_trained(run_dir), read_summary(run_dir)
-    known = read_config(run_dir).data.clean.languages if training is not None else None
-    metadata = Metadata.of_run(run_dir, license, tuple(language or known or ()))
-    numbers: Any = ("int8" if int8 else "float32") if onnx else None
-    done = export_model(trained, to, cast(Format, format), training, metadata, numbers)
-    values = {
-        "export_dir": str(done.path),
-        "format": done.format,
-        "reasons": list(done.reasons),
-        "logit_difference": done.difference,
-        "onnx_logit_difference": done.onnx,
-    }
-    lines: list[tuple[str, Any]] = [
-        ("model", str(done.path)),
-        ("format", (done.format, *done.reasons)),
-        ("check", logits_text(done.difference)),
-    ]
-    if done.onnx is not None:
-        rounded = f"logits are rounded, by up to {done.onnx:.2g}"
-        lines.append(("onnx", rounded if int8 else logits_text(done.onnx, "onnxruntime")))
-    print_result(values, as_json, lines)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
 from tokenizers import Tokenizer
 
 from crammed.budget import format_seconds
@@ -51,6 +52,17 @@ _WHY = ", and\n`trust_remote_code=True` lets transformers run the Python code in
 _ONNX = "\n`model.onnx` computes the logits in onnxruntime, from what the tokenizer returns."
 
 
+_TASK_TYPES = {
+    "classification": "text-classification",
+    "multi-label": "text-classification",
+    "regression": "text-scoring",
+    "tokens": "token-classification",
+    "choice": "multiple-choice",
+}
+_FRONT = re.compile(r"\A---\n(.*?)^---\n\n?", re.DOTALL | re.MULTILINE)
+_CODE = r"[\w.+-]+"
+
+
 @dataclass(frozen=True)
 class Metadata:
     """What the hub reads from a model card.
@@ -67,7 +79,7 @@ class Metadata:
 
     def __post_init__(self) -> None:
         for option, pattern, example, values in (
-            ("--license", r"[\w.+-]+", "apache-2.0", filter(None, [self.license])),
+            ("--license", _CODE, "apache-2.0", filter(None, [self.license])),
             ("--language", r"[a-z]{2,3}(-\w+)*", "en", self.languages),
         ):
             for value in values:
@@ -106,7 +118,7 @@ class Metadata:
     def _results(self) -> list[dict[str, Any]]:
         return [
             {
-                "task": {"type": "text-classification"},
+                "task": {"type": _task_type(score)},
                 "dataset": {"type": suite, "name": name + " (partial)" * _is_partial(score)},
                 "metrics": [{"type": score["metric"], "value": round(score["median"], 2)}],
             }
@@ -114,6 +126,28 @@ class Metadata:
             for name, score in scores.get("tasks", {}).items()
             if "median" in score
         ]
+
+
+def license_in(card: str) -> str | None:
+    """The licence that a model card names, if it is a code."""
+    front = _FRONT.match(card)
+    try:
+        values = yaml.safe_load(front[1]) if front else None
+    except yaml.YAMLError:
+        return None
+    found = values.get("license") if isinstance(values, dict) else None
+    return found if isinstance(found, str) and re.fullmatch(_CODE, found) else None
+
+
+def with_metadata(card: str, metadata: Metadata) -> str:
+    """A model card with other front matter."""
+    return "\n".join(metadata.lines()) + "\n" + _FRONT.sub("", card)
+
+
+def _task_type(score: dict[str, Any]) -> str:
+    """What the hub calls the kind of a task; scores of older versions have no kind."""
+    usual = "regression" if re.search("pearson|spearman", score["metric"]) else "classification"
+    return _TASK_TYPES[score.get("kind", usual)]
 
 
 def _is_partial(score: dict[str, Any]) -> bool:

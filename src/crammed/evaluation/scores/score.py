@@ -40,10 +40,11 @@ def score_json(
 
     Returns:
         ``{"metric", "seeds", "median", "spread", "interval", "also", "rows", "official", "cut"}``
-        in percent, with ``official_rows`` if they differ from ``rows``, ``untrained`` unless it was
-        left out (``{"failed": reason}`` if that score is undefined), with it ``gain``, the interval
-        of the difference, ``skipped`` if rows of a split have no text, and the keys of
-        `interval_over`. If the score itself is undefined: what `failed_json` returns, and None.
+        in percent, with ``kind`` unless that is classification, ``official_rows`` if they differ
+        from ``rows``, ``untrained`` unless it was left out (``{"failed": reason}`` if that score is
+        undefined), with it ``gain``, the interval of the difference, ``skipped`` if rows of a split
+        have no text, and the keys of `interval_over`. If the score itself is undefined: what
+        `failed_json` returns, and None.
     """
     rows, metrics = data.scored[name], metrics_of(task, name)
     try:
@@ -68,6 +69,7 @@ def score_json(
             score["gain"] = interval(medians[0] - medians[1])
     result = {
         "metric": metric_words(task, name, data.labels),
+        **({} if task.kind == "classification" else {"kind": task.kind}),
         **score,
         "also": _also(task, name, outputs, data),
     }

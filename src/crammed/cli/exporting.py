@@ -1,0 +1,166 @@
+"""The verb that hands a model over: export."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from crammed.cli.options import JsonOption
+from crammed.cli.output import print_result
+from crammed.errors import InputError
+
+if TYPE_CHECKING:
+    from crammed.export.card import Metadata
+    from crammed.interface.lines import Line
+
+_MADE_ELSEWHERE = ("task.json", "embedding.json")
+"""Folders of finetune and embed have one of these, and are uploaded as they are."""
+
+
+def export(
+    run_dir: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_DIR",
+            help="A finished run; with --push also a folder of finetune or embed.",
+        ),
+    ],
+    to: Annotated[Path | None, typer.Option(help="The folder to create.")] = None,
+    push: Annotated[
+        str | None,
+        typer.Option(metavar="OWNER/NAME", help="Upload the model to the Hugging Face hub."),
+    ] = None,
+    format: Annotated[str, typer.Option(help="auto, modernbert, bert or custom.")] = "auto",
+    license: Annotated[
+        str | None, typer.Option(help="For the model card: a licence, such as apache-2.0.")
+    ] = None,
+    language: Annotated[
+        list[str] | None, typer.Option(help="For the model card: a language, such as en.")
+    ] = None,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Give model.onnx 8-bit weights.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Export a trained encoder for Hugging Face transformers, or upload it."""
+    from crammed.export.pushing import Repository
+    from crammed.model.trained import is_adapted
+
+    if int8 and not onnx:
+        raise InputError("--int8 is the form of model.onnx: add --onnx, or leave it out")
+    if to is None and push is None:
+        raise InputError("name the folder to create with --to, or a model on the hub with --push")
+    as_it_is = push is not None and any((run_dir / name).exists() for name in _MADE_ELSEWHERE)
+    shaped = {"--format": format != "auto", "--onnx": onnx}
+    if as_it_is:
+        _refuse({"--to": to, "--license": license, "--language": language, **shaped}, run_dir)
+    if adapted := is_adapted(run_dir):
+        _refuse(shaped, run_dir)
+    repository = None if push is None else Repository(push)
+    values: dict[str, Any] = {}
+    lines: list[Line] = []
+    with _place(run_dir if as_it_is else to, made=as_it_is) as folder:
+        if not as_it_is:
+            metadata = _metadata(run_dir, license, language)
+            if adapted:
+                values, lines = _copied(run_dir, folder, metadata)
+            else:
+                values, lines = _exported(run_dir, folder, format, metadata, onnx, int8)
+        if repository is not None:
+            values["pushed"] = repository.upload(folder)
+            lines.append(("pushed", values["pushed"]))
+    if to is None:  # nothing of it is on this machine
+        values.pop("export_dir", None)
+        lines = [(label, text) for label, text in lines if label != "model"]
+    print_result(values, as_json, lines)
+
+
+def _refuse(options: dict[str, Any], folder: Path) -> None:
+    """Refuse options that change a model that is taken as it is."""
+    for option, given in options.items():
+        if given:
+            raise InputError(f"{folder} is taken as it is: leave out {option}")
+
+
+@contextmanager
+def _place(folder: Path | None, *, made: bool) -> Iterator[Path]:
+    """The folder that was named, which must be vacant unless it is made; or one for a while."""
+    from crammed.files.folders import behind_links, check_vacant
+    from crammed.files.scratch import scratch_folder
+
+    if folder is None:
+        with scratch_folder() as scratch:
+            yield scratch / "model"
+        return
+    if not made:
+        folder = behind_links(folder)
+        check_vacant(folder, "--to")
+    yield folder
+
+
+def _metadata(run: Path, license: str | None, languages: list[str] | None) -> Metadata:
+    """What was typed, or else what the run's card and configuration say."""
+    from crammed.export.card import Metadata, license_in
+    from crammed.files.regular import read_text
+    from crammed.runs.directory import read_config
+
+    card = run / "export" / "README.md"
+    inherited = license_in(read_text(card)) if card.exists() else None
+    there = (run / "config.json").exists()
+    known = read_config(run).data.clean.languages if there else None
+    return Metadata.of_run(run, license or inherited, tuple(languages or known or ()))
+
+
+def _copied(run: Path, to: Path, metadata: Metadata) -> tuple[dict[str, Any], list[Line]]:
+    """Copy the model of a run that adapted one of others, with its card as it is now."""
+    from crammed.export.card import with_metadata
+    from crammed.files.folders import new_folder
+    from crammed.files.regular import read_text
+    from crammed.model.trained import exported_model
+
+    source = exported_model(run)
+    with new_folder(to) as aside:
+        shutil.copytree(source, aside, dirs_exist_ok=True)
+        card = with_metadata(read_text(source / "README.md"), metadata)
+        (aside / "README.md").write_text(card, "utf-8")
+    return {"export_dir": str(to)}, [("model", str(to))]
+
+
+def _exported(
+    run: Path, to: Path, format: str, metadata: Metadata, onnx: bool, int8: bool
+) -> tuple[dict[str, Any], list[Line]]:
+    """Export the model of a run; returns the result as JSON and as lines."""
+    from typing import cast, get_args
+
+    from crammed.export.huggingface import Format
+    from crammed.export.huggingface import export as export_model
+    from crammed.model.trained import load_trained
+    from crammed.quantity import logits_text
+    from crammed.runs.summary import read_summary
+    from crammed.tasks.task import no_such
+
+    if format not in get_args(Format):
+        raise InputError(no_such("format", format, get_args(Format)))
+    numbers: Any = ("int8" if int8 else "float32") if onnx else None
+    trained = load_trained(run)
+    done = export_model(trained, to, cast(Format, format), read_summary(run), metadata, numbers)
+    values = {
+        "export_dir": str(done.path),
+        "format": done.format,
+        "reasons": list(done.reasons),
+        "logit_difference": done.difference,
+        "onnx_logit_difference": done.onnx,
+    }
+    lines: list[Line] = [
+        ("model", str(done.path)),
+        ("format", (done.format, *done.reasons)),
+        ("check", logits_text(done.difference)),
+    ]
+    if done.onnx is not None:
+        rounded = f"logits are rounded, by up to {done.onnx:.2g}"
+        lines.append(("onnx", rounded if int8 else logits_text(done.onnx, "onnxruntime")))
+    return values, lines
