@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crammed.config import MaskingConfig
+from crammed.data.collocations import Collocations, hashes
 from crammed.data.masking import CORRUPTIONS, MaskedRows, Masker, keyed_bits, predicted_positions
 from crammed.keys import key
 from support.variants import choices
@@ -137,19 +138,27 @@ def test_every_corruption_of_the_configuration_has_its_function() -> None:
     assert CORRUPTIONS.keys() == {*choices(MaskingConfig)["corruption"]}
 
 
-@pytest.mark.parametrize("unit", ["word", "span"])
+@pytest.mark.parametrize("unit", ["word", "span", "pmi"])
 def test_words_and_spans_are_masked_whole(unit: str) -> None:
     begins = torch.arange(VOCAB) % 3 != 0
     begins[:SPECIALS] = True
     count, rows = 10, some_rows(40, 48)
-    masker = Masker(3, "all-mask", MASK, range(SPECIALS), VOCAB, unit=unit, begins=begins)
+    groups = {tuple(rows[0, 3:5].tolist()), tuple(rows[1, 4:9].tolist())} if unit == "pmi" else {}
+    numbers = [hashes(torch.tensor([group]), len(group))[0, 0] for group in groups]
+    table = Collocations(begins, torch.tensor(sorted(numbers))) if groups else begins
+    masker = Masker(3, "all-mask", MASK, range(SPECIALS), VOCAB, unit=unit, begins=table)
     found = masker(rows, torch.arange(7, 47), count)
     cuts = keyed_bits(key(3, "span"), torch.arange(7, 47), 48)
     bits = keyed_bits(key(3, "mask"), torch.arange(7, 47), 49).tolist()
     for number, row in enumerate(rows.tolist()):
         units: list[list[int]] = [[]]
         for place, token in enumerate(row):
-            cut = unit == "word" or cuts[number, place] < 2**32 / 3.8
+            cut = unit != "span" or bool(cuts[number, place] < 2**32 / 3.8)
+            cut = cut and not any(
+                tuple(row[place - before : place - before + len(group)]) == group
+                for group in groups
+                for before in range(1, min(place, len(group) - 1) + 1)
+            )
             if begins[token] and cut:
                 units.append([])
             units[-1].append(place)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
-from crammed.data.masking import Masker, predicted_positions
+from crammed.data.masking import Beginnings, Masker, predicted_positions
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.evaluation.backbones.huggingface import HuggingFaceMaskedLM
 from crammed.machine.device import Device
@@ -32,7 +32,7 @@ class MaskedTokensOfAnother:
         specials: Specials,
         vocab_size: int,
         device: Device,
-        begins: Tensor | None = None,
+        begins: Beginnings | None = None,
     ) -> None:
         self.leaves = Leaves(model)
         self._model = model

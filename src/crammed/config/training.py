@@ -52,8 +52,9 @@ class MaskingConfig(Section):
     """Rate at the end of the run, reached in `stages` steps; null keeps `rate`."""
     stages: Annotated[int, Field(ge=2, le=1000)] = 4
     corruption: Literal["80-10-10", "all-mask"] = "80-10-10"
-    unit: Annotated[Literal["token", "word", "span"], Later()] = "token"
-    """What is chosen at random: tokens, words with all of their tokens, or runs of several words.
+    unit: Annotated[Literal["token", "word", "span", "pmi"], Later()] = "token"
+    """What is chosen at random: tokens, words with all of their tokens, runs of several words, or
+    words together with those that they often stand beside (`crammed.data.collocations`).
     The last one in a row that is chosen may be cut short, since every row has as many masks."""
     z_loss: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.0
     """Weight in the training loss of the squared log of the softmax's normaliser, which keeps

@@ -3,6 +3,7 @@
 tokenization/  training a tokenizer; documents -> token ids
 corpus         a corpus on disk, and the order in which training reads its rows
 masking        rows -> masked rows, on the device
+collocations   which words belong together, for masks over groups of words
 borders        rows -> which of their tokens belong to the same document
 heldout        held-out documents -> fixed rows
 statistics     what is counted in a corpus

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,6 +18,13 @@ from crammed.keys import key
 _LOW = 0xFFFFFFFF
 SPAN = 3.8
 """Mean words of a span (Joshi et al. 2020)."""
+
+
+class Beginnings(Protocol):
+    """Where units begin: a table [V] of tokens, or what also looks at their neighbours."""
+
+    def __getitem__(self, rows: Tensor, /) -> Tensor:
+        """Whether each token of rows [B, S] begins a unit, [B, S]."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,7 @@ class MaskedRows:
     labels: Tensor
 
 
-def _mix(x: Tensor) -> Tensor:
+def mix(x: Tensor) -> Tensor:
     """A 32-bit integer hash of int64 values; the factors are too small to overflow."""
     x = (((x >> 16) ^ x) * 0x45D9F3B) & _LOW
     x = (((x >> 16) ^ x) * 0x45D9F3B) & _LOW
@@ -50,10 +58,10 @@ def keyed_bits(word: int | Tensor, rows: Tensor, columns: int) -> Tensor:
         rows: [B] int64 row numbers in the stream, at least 0.
     """
     column = torch.arange(columns, device=rows.device)
-    state = _mix((rows & _LOW) ^ (word & _LOW))
-    state = _mix(state ^ ((rows >> 32) & _LOW) ^ (word >> 32))
-    state = _mix(state[:, None] ^ _mix(column + 1))
-    return _mix(state ^ (word & _LOW))
+    state = mix((rows & _LOW) ^ (word & _LOW))
+    state = mix(state ^ ((rows >> 32) & _LOW) ^ (word >> 32))
+    state = mix(state[:, None] ^ mix(column + 1))
+    return mix(state ^ (word & _LOW))
 
 
 def _shuffled(bits: Tensor) -> Tensor:
@@ -80,8 +88,8 @@ class Masker:
         mask_id: id of [MASK].
         specials: ids that are never drawn as random tokens.
         device: where the rows will be, so that calls need not copy the keys there.
-        unit: what is chosen: ``token``, ``word`` or ``span``.
-        begins: [V], whether a token begins a word; None if every token does.
+        unit: what is chosen: ``token``, ``word``, ``span`` or ``pmi``.
+        begins: where words begin, or groups of words; None if every token begins one.
     """
 
     def __init__(
@@ -93,7 +101,7 @@ class Masker:
         vocab_size: int,
         device: torch.device | None = None,
         unit: str = "token",
-        begins: Tensor | None = None,
+        begins: Beginnings | None = None,
     ) -> None:
         self._which, self._what, self._where, self._cuts = (
             torch.tensor(key(seed, purpose), device=device)

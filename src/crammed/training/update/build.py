@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from crammed.config import RunConfig
-from crammed.data.corpus import Corpus
+from crammed.data.collocations import MOST_TOKENS, collocations_of
+from crammed.data.corpus import Corpus, RowStream
+from crammed.data.masking import Beginnings
 from crammed.data.statistics import log_frequencies
 from crammed.data.tokenization.tokenizer import Specials, begins_word
 from crammed.keys import key
@@ -38,7 +39,7 @@ def build(
     vocab_size: int,
     specials: Specials,
     device: Device,
-    begins: Tensor | None = None,
+    begins: Beginnings | None = None,
 ) -> TrainStep:
     """The step that trains a new model, with its optimizer.
 
@@ -60,7 +61,7 @@ def step_of(
     config: RunConfig,
     specials: Specials,
     device: Device,
-    begins: Tensor | None = None,
+    begins: Beginnings | None = None,
 ) -> TrainStep:
     """The step that trains this model, with a new optimizer; `begins` as in `Masker`.
 
@@ -74,15 +75,20 @@ def step_of(
     return TrainStep(model, objective, optimizer, config, device, growth)
 
 
-def word_beginnings(config: RunConfig, corpus: Corpus, device: torch.device) -> Tensor | None:
-    """Which tokens begin a word, as `Masker` takes it; None if only single tokens are masked.
+def word_beginnings(config: RunConfig, corpus: Corpus, device: torch.device) -> Beginnings | None:
+    """Where units begin, as `Masker` takes it; None if only single tokens are masked.
 
     Raises:
         InputError: the tokenizer does not show it.
     """
     if config.masking.unit == "token":
         return None
-    return torch.from_numpy(begins_word(corpus.tokenizer)).to(device)
+    begins = torch.from_numpy(begins_word(corpus.tokenizer))
+    if config.masking.unit != "pmi":
+        return begins.to(device)
+    count = min(corpus.rows, max(1, MOST_TOKENS // config.data.row_length))
+    rows = torch.from_numpy(RowStream(corpus, config.seed).read(0, count))
+    return collocations_of(rows, begins, Specials.of(corpus.tokenizer).ids).on(device)
 
 
 def build_for(config: RunConfig, corpus: Corpus, device: Device) -> TrainStep:

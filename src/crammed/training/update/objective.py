@@ -12,7 +12,7 @@ from torch import Tensor
 from crammed.config import RunConfig
 from crammed.config.losses import CrossEntropyConfig
 from crammed.data.borders import same_document
-from crammed.data.masking import Masker, predicted_positions
+from crammed.data.masking import Beginnings, Masker, predicted_positions
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.kernels.linear_cross_entropy import linear_cross_entropy
 from crammed.machine.device import Device
@@ -76,7 +76,7 @@ class MaskedTokens:
         config: RunConfig,
         specials: Specials,
         device: Device,
-        begins: Tensor | None = None,
+        begins: Beginnings | None = None,
     ) -> None:
         masking, vocabulary = config.masking, model.encoder.tokens.num_embeddings
         if device.fp8:
