@@ -212,6 +212,7 @@ def _training(
 ) -> Training:
     """What training did, on which corpus, and the held-out loss."""
     config, work = run.config, trained.work
+    whys = corpus.manifest.get("outside_rules"), config.outside_rules()
     computing = sum(trained.accounts[name] for name in TRAINING)
     values = {
         "schema": 1,
@@ -238,7 +239,7 @@ def _training(
         "heldout": heldout,
         "unigram_cross_entropy": corpus.manifest["heldout"]["unigram_cross_entropy"],
         "mask_token": Specials.of(corpus.tokenizer).names(corpus.tokenizer)["mask"],
-        "outside_rules": corpus.manifest.get("outside_rules"),
+        "outside_rules": "; ".join(filter(None, whys)) or None,
         "corpus": {
             "sha256": corpus.sha256,
             "heldout_sha256": _heldout_sha256(corpus, config),

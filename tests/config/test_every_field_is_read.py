@@ -69,12 +69,21 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
                 "train.latest.every=2",
             ),
         ),
-        ("izsak", ("train.early_stop.loss=99.0", "compute.threads=1", "compute.microbatch_rows=4")),
+        (
+            "izsak",
+            (
+                "train.early_stop.loss=99.0",
+                "compute.threads=1",
+                "compute.microbatch_rows=4",
+                "objective.name=causal-first",
+            ),
+        ),
         (
             "bert-base",
             (
                 "data.orders=[fragments]",
                 "order.by=fragments",
+                "objective.name=script",
                 "optim.lr=1e18",
                 "train.divergence.then=lower",
                 "train.divergence.factor=1e-21",

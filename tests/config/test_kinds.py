@@ -31,7 +31,7 @@ def refused(*overrides: str) -> str:
 
 def test_the_choices_of_a_run() -> None:
     choices = kinds_of(RunConfig)
-    assert set(choices) == {"loss", "optim", "schedule"}
+    assert set(choices) == {"loss", "objective", "optim", "schedule"}
     assert (choices["optim"].default, choices["schedule"].default) == ("adamw", "triangle")
     assert choices["optim"].kinds["muon"] is MuonConfig
     assert choices["schedule"].kinds["cosine"] is Cosine

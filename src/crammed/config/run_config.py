@@ -15,6 +15,7 @@ from crammed.config.corpus import DataConfig, TokenizerConfig
 from crammed.config.finetuning import FinetuneConfig
 from crammed.config.losses import CrossEntropyConfig, Loss
 from crammed.config.model import ModelConfig
+from crammed.config.objectives import CausalFirstConfig, MaskedConfig, Objective
 from crammed.config.optim import AdamWConfig, OptimConfig
 from crammed.config.training import (
     BatchConfig,
@@ -43,6 +44,7 @@ class RunConfig(Section):
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: ModelConfig = ModelConfig()
     masking: MaskingConfig = MaskingConfig()
+    objective: Annotated[Objective, Later()] = MaskedConfig()
     loss: Annotated[Loss, Later()] = CrossEntropyConfig()
     optim: OptimConfig = AdamWConfig()
     schedule: Schedule = Triangle()
@@ -84,6 +86,7 @@ class RunConfig(Section):
         self._check_growth()
         self._check_lengths()
         self._check_shortcuts()
+        self._check_objective()
         for rate in (self.masking.rate, self.masking.final_rate):
             if rate is not None and round(rate * (shortest := length // self.pieces_at(0.0))) < 1:
                 raise ValueError(f"masking {rate} of {shortest} tokens predicts none of them")
@@ -155,6 +158,43 @@ class RunConfig(Section):
                 f"train.learned_passes={learned} needs model.passes above it, a model from scratch "
                 "and model.residual_scalars=true, with which later passes see the embeddings again"
             )
+
+    def _check_objective(self) -> None:
+        name, train = self.objective.name, self.train
+        if name == "masked":
+            return
+        if (
+            self.adapts
+            or train.drop_tokens
+            or train.learned_passes
+            or self.loss.name == "embedding"
+        ):
+            raise ValueError(
+                f"objective.name={name} needs a model from scratch, no train.drop_tokens, no "
+                "train.learned_passes and another loss.name than embedding: leave these out"
+            )
+        if name == "script" and train.early_stop is not None:
+            raise ValueError(
+                "train.early_stop is a cross-entropy: leave it out with this objective"
+            )
+        if name == "causal-first" and self.model.mixer.startswith("fourier"):
+            raise ValueError(
+                f"model.mixer={self.model.mixer} mixes the whole row: set objective.name=masked"
+            )
+
+    def outside_rules(self) -> str | None:
+        """Why the run does not count by docs/rules.md; None if it does, for all that it says."""
+        name = self.objective.name
+        return None if name == "masked" else f"objective.name={name}: not of masked tokens alone"
+
+    def mask_rate_at(self, u: float) -> float:
+        """Share of positions to predict in an update at progress u; 1 for the next token of all."""
+        causal = isinstance(self.objective, CausalFirstConfig) and u < self.objective.share
+        return 1.0 if causal else self.masking.rate_at(u)
+
+    def mask_rates(self) -> list[float]:
+        """All rates of a run."""
+        return [*self.masking.rates(), *[1.0] * isinstance(self.objective, CausalFirstConfig)]
 
     def kept(self, predicted: int) -> int | None:
         """How many tokens of a row the middle layers compute, of which so many are predicted."""

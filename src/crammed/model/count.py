@@ -112,5 +112,7 @@ def run_flops_per_token(
         model = model.model_copy(update={"layers": layers})
     length, kept = length or config.data.row_length, config.kept(predicted)
     passes = config.train.learned_passes
-    once = train_flops_per_token(model, vocab_size, length, predicted, kept, passes)
-    return config.passes_per_update() * once
+    flops = train_flops_per_token(model, vocab_size, length, predicted, kept, passes)
+    if config.objective.name == "script":  # once more, with logits for every token
+        flops += train_flops_per_token(model, vocab_size, length, length)
+    return config.passes_per_update() * flops

@@ -149,7 +149,7 @@ def _start(
 def _prepare(config: RunConfig, step: TrainStep, device: Device, clock: Clock) -> float:
     """Prepare for every update that this run may have; return the seconds it took."""
     began = clock()
-    step.prepare(config.batch.row_counts(), config.masking.rates())
+    step.prepare(config.batch.row_counts(), config.mask_rates())
     device.synchronize()
     return clock() - began
 

@@ -346,7 +346,7 @@ def follow(
                 return
             if what == _COMPILE:
                 counts = _shares(config.batch.row_counts(), group)
-                step.prepare(counts, config.masking.rates())
+                step.prepare(counts, config.mask_rates())
                 continue
             watch.beat()
             if what == _GRADIENTS:

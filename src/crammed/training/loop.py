@@ -118,7 +118,7 @@ def pretrain(
         if loaded.state.end is not None:
             return Trained.of(alone.model, loaded.state, loaded.state.end)
         with ledger.account("compile"):
-            step.prepare(config.batch.row_counts(), config.masking.rates())
+            step.prepare(config.batch.row_counts(), config.mask_rates())
         with ledger.account("setup"):
             new, heldout_u = work.updates == 0, loaded.state.heldout_u
             room_for = planner.deadline.room_for

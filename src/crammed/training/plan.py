@@ -125,7 +125,7 @@ class Planner:
     def next(self, work: Work) -> Update | None:
         """The update that follows `work`, which begins now; None if none fits the limits."""
         u = self.limits.progress(self._start + work, self.deadline.begin())
-        rows, rate = self._config.batch.rows_at(u), self._config.masking.rate_at(u)
+        rows, rate = self._config.batch.rows_at(u), self._config.mask_rate_at(u)
         layers, pieces = self._config.layers_at(u), self._config.pieces_at(u)
         cost, charged = self._cost(rows, rate, layers, pieces), self.deadline.expected(rows)
         end = self.limits.progress(self._start + work + cost, charged)

@@ -17,7 +17,7 @@ from crammed.model.matrices import start_matrices
 from crammed.optim.build import build_optimizer
 from crammed.training.update.growth import Growth
 from crammed.training.update.memory import refuse_too_large
-from crammed.training.update.objective import MaskedTokens
+from crammed.training.update.objectives import OBJECTIVES
 from crammed.training.update.step import TrainStep
 
 
@@ -68,7 +68,7 @@ def step_of(
     Raises:
         InputError: 8-bit products were requested but do not support the model.
     """
-    objective = MaskedTokens(model, config, specials, device, begins)
+    objective = OBJECTIVES[config.objective.name](model, config, specials, device, begins)
     optimizer = build_optimizer(model, config.optim)
     encoders, rises = [model.encoder, objective.copy.encoder], config.train.layer_drop_rises
     growth = Growth(encoders, optimizer, config.layers_at(0.0), rises=rises)

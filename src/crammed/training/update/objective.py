@@ -12,7 +12,7 @@ from torch import Tensor
 from crammed.config import RunConfig
 from crammed.config.losses import CrossEntropyConfig
 from crammed.data.borders import same_document
-from crammed.data.masking import Beginnings, Masker, predicted_positions
+from crammed.data.masking import Beginnings, MaskedRows, Masker, predicted_positions
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.kernels.linear_cross_entropy import linear_cross_entropy
 from crammed.machine.device import Device
@@ -116,14 +116,23 @@ class MaskedTokens:
 
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         """The summed loss of the masked tokens."""
-        masked = self._mask(rows, numbers, count)
-        attended = same_document(rows, self._sep) if self._by_document else None
-        labels = masked.labels.flatten()
-        model = self.copy
-        asked = masked.positions if self.reorders else None
-        hidden = self._encode(model.encoder, masked.ids, attended, masked.positions, numbers, asked)
-        if not self.reorders:
-            hidden = picked(hidden, masked.positions)
+        return self._loss_of(self._mask(rows, numbers, count), self._attended(rows), numbers)
+
+    def _attended(self, rows: Tensor) -> Tensor | None:
+        """What each token may attend to, as `Encoder.forward` takes it."""
+        return same_document(rows, self._sep) if self._by_document else None
+
+    def _hidden(self, masked: MaskedRows, attended: Tensor | None, numbers: Tensor) -> Tensor:
+        """Hidden states at the positions to predict, [B, N, D]."""
+        encoder, places = self.copy.encoder, masked.positions
+        if self.reorders:
+            return self._encode(encoder, masked.ids, attended, places, numbers, places)
+        return picked(self._encode(encoder, masked.ids, attended, places, numbers, None), places)
+
+    def _loss_of(self, masked: MaskedRows, attended: Tensor | None, numbers: Tensor) -> Tensor:
+        """The summed loss of some predictions."""
+        hidden = self._hidden(masked, attended, numbers)
+        labels, model = masked.labels.flatten(), self.copy
         if self._in_place:
             head = (model.table(), model.decoder_bias)
             return linear_cross_entropy(model.read(hidden).flatten(0, 1), *head, labels)
