@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -295,6 +296,20 @@ def test_a_wrong_row_is_named(
     both = {"train": TWO, "validation": TWO, split: [*TWO, wrong]}
     said = refusal(tmp_path, both["train"], both["validation"], labels=2)
     assert f"mine/{split}.jsonl, line 3: {words}" in said
+
+
+def test_many_labels_are_read_in_no_time_and_too_many_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [row("a", f"label {n:05d}") for n in range(30_000)]
+    began = time.process_time()
+    assert read(tmp_path, rows).train.labels.tolist() == [*range(30_000)]
+    assert time.process_time() - began < 5.0  # looking through all names would take 15 s
+    refused = refusal(tmp_path, rows, rows, metric="f1")
+    assert "metric f1 takes two labels, not label 00000, label 00001, " in refused
+    assert len(refused) < 300
+    monkeypatch.setattr("crammed.tasks.read.MOST_LABELS", 999)
+    assert "line 1000: column 'label' has more than 999 labels" in refusal(tmp_path, rows, rows)
 
 
 @pytest.mark.parametrize("without", [row(None, "c"), {"label": "c"}, {}])

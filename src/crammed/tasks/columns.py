@@ -11,7 +11,7 @@ from typing import Any
 
 from crammed.formats.records import Record, without_surrogates
 from crammed.hints import did_you_mean
-from crammed.tasks.labels import class_number, flag_of, is_untagged, list_of, value_of
+from crammed.tasks.labels import class_number, flag_of, is_untagged, list_of, name_of, value_of
 from crammed.tasks.rows import Texts
 from crammed.tasks.task import Task, pieces
 
@@ -30,6 +30,7 @@ class TaskColumns:
     def __init__(self, task: Task, text: Sequence[str], names: Sequence[str]) -> None:
         self._task = task
         self._names = names
+        self._numbers = {name: number for number, name in enumerate(names)}
         self._columns = text
         self._text = [_filler(each) for each in text]
         templates = (*text, *task.choices, *((task.choice_text,) if task.choices else ()))
@@ -86,9 +87,14 @@ class TaskColumns:
         if task.kind == "tokens":
             return self._tags(value, texts[0])
         if task.kind == "multi-label":
-            numbers = {class_number(each, self._names) for each in list_of(value, ",")}
+            numbers = {self._number(each) for each in list_of(value, ",")}
             return [[number in numbers for number in range(len(self._names))]]
-        return [class_number(value, self._names)]
+        return [self._number(value)]
+
+    def _number(self, value: Any) -> int:
+        """As `class_number`, which looks through all names, as there may be many."""
+        number = self._numbers.get(name_of(value)) if isinstance(value, str | int) else None
+        return class_number(value, self._names) if number is None else number
 
     def no_labels(self) -> list[Any]:
         """The placeholder for the label in an unlabelled split."""
@@ -99,7 +105,7 @@ class TaskColumns:
         if len(tags) != len(words):
             raise ValueError(f"{len(words)} words, but {len(tags)} labels")
         names = self._names
-        return [-1 if is_untagged(tag, names) else class_number(tag, names) for tag in tags]
+        return [-1 if is_untagged(tag, names) else self._number(tag) for tag in tags]
 
 
 def column(record: Record, name: str) -> Any:

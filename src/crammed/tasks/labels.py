@@ -46,8 +46,12 @@ def _of_bool(value: bool, names: Sequence[str]) -> int:
 
 
 def _none_of(value: Any, names: Sequence[str]) -> ValueError:
-    shown = names if len(names) <= 12 else [*names[:10], "...", names[-1]]
-    return ValueError(f"label {value!r} is not one of {', '.join(shown)}")
+    return ValueError(f"label {value!r} is not one of {listed(names)}")
+
+
+def listed(names: Sequence[str]) -> str:
+    """The names for a message; of many, the first ones and the last."""
+    return ", ".join(names if len(names) <= 12 else [*names[:10], "...", names[-1]])
 
 
 def is_unlabelled(value: Any, names: Sequence[str] = ()) -> bool:

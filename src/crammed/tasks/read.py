@@ -16,10 +16,10 @@ from crammed.errors import InputError
 from crammed.formats.records import Record
 from crammed.keys import key
 from crammed.tasks.columns import TaskColumns, column
-from crammed.tasks.labels import in_order, is_unlabelled, is_untagged, list_of, name_of
+from crammed.tasks.labels import in_order, is_unlabelled, is_untagged, list_of, listed, name_of
 from crammed.tasks.layouts import FoundSplit, SuiteData, open_data
 from crammed.tasks.rows import Rows, TaskData, Texts
-from crammed.tasks.task import OF_TWO, SplitSpec, Suite, Task
+from crammed.tasks.task import MOST_LABELS, OF_TWO, SplitSpec, Suite, Task
 
 Placed = Iterable[tuple[str, Record]]
 """Records with their places, for messages."""
@@ -203,6 +203,8 @@ def _class_names(task: Task, train: FoundSplit) -> tuple[str, ...]:
             else:
                 labels = [] if is_unlabelled(value) else [value]
             names |= dict.fromkeys(map(name_of, labels))
+            if len(names) > MOST_LABELS:
+                raise ValueError(f"column {task.label[0]!r} has more than {MOST_LABELS:,} labels")
     return in_order(names)
 
 
@@ -221,10 +223,10 @@ def _check_metrics(task: Task, names: Sequence[str]) -> None:
     """Raise an InputError if a metric cannot score these classes."""
     for metric in task.metrics:
         if metric in OF_TWO and len(names) != 2:
-            shown = ", ".join(names)
+            shown = listed(names)
             raise InputError(f"task {task.name}: metric {metric} takes two labels, not {shown}")
         if task.positive is not None and task.positive not in names:
-            shown = ", ".join(names)
+            shown = listed(names)
             raise InputError(f"task {task.name}: positive {task.positive!r} is no label: {shown}")
         other = [name for name in names if name != "O" and name[:2] not in ("B-", "I-")]
         if metric == "span-f1" and other:
