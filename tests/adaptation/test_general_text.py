@@ -87,6 +87,15 @@ def test_forgetting_is_measured_on_the_old_text(
     assert "On the old text, old.jsonl" in (run / "report.html").read_text()
 
 
+def test_old_text_that_is_missing_is_noticed_before_text_is_prepared(
+    tmp_path: Path, texts: tuple[Path, Path, Path]
+) -> None:
+    model, new, old = texts
+    with pytest.raises(InputError, match="no such data"):
+        adapt(model, new, tmp_path / "run", old_text=old.with_name("nothing.jsonl"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_command_says_what_was_learned_and_forgotten(
     tmp_path: Path, texts: tuple[Path, Path, Path]
 ) -> None:

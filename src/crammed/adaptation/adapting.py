@@ -16,10 +16,11 @@ from crammed.adaptation.card import model_card
 from crammed.adaptation.general_text import OldText, Replay
 from crammed.adaptation.original import Original
 from crammed.adaptation.shape import refuse_foreign_keys, refuse_unfit, with_defaults
-from crammed.config import RunConfig
+from crammed.config import DataConfig, RunConfig
 from crammed.config.kinds import overlaid
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import HeldoutRows, heldout_rows, rows_of_corpus
+from crammed.data.preparing.read.source import open_sources
 from crammed.evaluation.backbones.huggingface import HuggingFaceMaskedLM
 from crammed.export.huggingface import Exported
 from crammed.machine.device import Device
@@ -90,10 +91,17 @@ class Adaptation:
 
     Attributes:
         old_text: text of the old domain to measure forgetting on; None if none is named.
+
+    Raises:
+        InputError: there is no such text.
     """
 
     original: Original
     old_text: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.old_text is not None:  # before anything is prepared
+            open_sources(DataConfig.model_validate({"sources": [self.old_text]}))
 
     def build(self, config: RunConfig, corpus: Corpus, device: Device) -> TrainStep:
         """The step that trains it."""
