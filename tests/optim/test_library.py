@@ -16,6 +16,7 @@ from crammed.errors import InputError
 from crammed.machine.device import Device
 from crammed.optim import library
 from crammed.optim.build import update_flops
+from crammed.rules.rates import far_too_high
 from crammed.runs.directory import RunDir
 from crammed.training.checkpoint import Checkpoints, load_checkpoint
 from crammed.training.plan import refuse_too_little
@@ -144,6 +145,12 @@ def test_what_cannot_work_is_refused_before_the_text_is_prepared(
 ) -> None:
     with pytest.raises(InputError, match=said):
         refuse_too_little(config_of(of, *words))
+
+
+def test_nothing_is_said_about_rates_that_nobody_knows() -> None:
+    assert (
+        far_too_high(config_of("ScalableShampoo", "optim.lr=5.0", "optim.embedding_lr=2.0")) is None
+    )
 
 
 def test_without_the_library_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,12 @@ further."""
 def suited_rates(config: RunConfig) -> dict[str, float]:
     """The learning rates that would suit the model, by the keys that its optimizer reads.
 
-    Where no rule ties the rate to the width, it is the optimizer's default.
+    Where no rule ties the rate to the width, it is the optimizer's default. Nothing is known of
+    those of another library.
     """
     optim, rules = config.optim, rates_of_width(config)
+    if optim.name == "library":
+        return {}
     rate = learning_rate(config) if rules else float(type(optim).model_fields["lr"].default)
     suited = {"optim.lr": rate}
     if "optim.matrix_lr" in rules:
