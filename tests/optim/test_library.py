@@ -34,6 +34,8 @@ CHOICES = {
     ),
     "ScheduleFreeAdamW": ("optim.lr=2.5e-3",),
     "FlashAdamW": (),
+    "SophiaH": ("optim.lr=1e-2", "optim.options.update_period=3"),
+    "AdaHessian": ("optim.lr=1e-2",),
 }
 """Those in the table of options, with what makes their rare steps frequent."""
 every_choice = pytest.mark.parametrize("of", CHOICES)
@@ -90,15 +92,23 @@ def test_it_moves_the_weights_as_the_library_alone_does(of: str, cpu: Device) ->
     for name, parameter in twin.model.named_parameters():
         kinds["free" if "norm" in name or name.endswith("bias") else "decayed"].append(parameter)
     decays = {"decayed": 0.1, "free": 0.0}
-    groups = [{"params": kinds[kind], "weight_decay": decays[kind]} for kind in kinds]
+    groups: list[dict[str, Any]] = [
+        {"params": kinds[kind], "weight_decay": decays[kind]} for kind in kinds
+    ]
     options: Any = config.optim
     alone = getattr(pytorch_optimizer, of)(groups, lr=options.lr, **options.options)
+    assert step.optimizer.of_library is not None
     for number in range(4):
         step.gradients(rows_of(8, number), update_of(8, number))
         twin.gradients(rows_of(8, number), update_of(8, number))
+        measured = step.optimizer.of_library.curvature
         step.apply(1.0)
         torch.nn.utils.clip_grad_norm_(twin.parameters, options.clip)
-        alone.step()
+        if measured is None:
+            alone.step()
+        else:
+            there = dict(zip(twin.parameters, measured.values(), strict=True))
+            alone.step(hessian=[there[p] for group in groups for p in group["params"]])
         alone.zero_grad()
     torch.testing.assert_close(weights_of(step), weights_of(twin))
 
@@ -134,9 +144,8 @@ def test_products_are_counted_at_the_size_of_the_vocabulary() -> None:
         ("SOAB", (), "has no optimizer 'SOAB'; did you mean SOAP"),
         ("SOAP", ("optim.options.betta=1",), "SOAP has no 'betta'; it has betas,"),
         ("SOAP", ("optim.options.betas=[2.0, 0.9]",), "SOAP cannot be used here"),
-        ("SophiaH", (), "SophiaH cannot be used here .*nothing but gradients"),
-        ("AdaHessian", (), "AdaHessian cannot be used here"),
-        ("SAM", (), "SAM cannot be used here"),
+        ("SAM", (), "SAM cannot be used here .*nothing but gradients"),
+        ("SophiaH", ("train.sharpness=0.1",), "leave train.sharpness out"),
         ("load_optimizer", (), "has no optimizer"),
     ],
 )

@@ -203,7 +203,7 @@ class MuonConfig(Moments):
 
 
 class LibraryConfig(OptimizerConfig):
-    """Any optimizer of the library `pytorch_optimizer` that needs nothing but gradients.
+    """Any optimizer of the library `pytorch_optimizer` that needs gradients, or curvature as well.
 
     Its learning rates and weight decays differ from those of AdamW: see its documentation.
     """
@@ -215,6 +215,13 @@ class LibraryConfig(OptimizerConfig):
         str, bool | int | float | str | Annotated[tuple[float, ...], Field(strict=False)]
     ] = Field(default_factory=dict)
     """What else the class takes, such as ``{betas: [0.95, 0.95], precondition_frequency: 10}``."""
+
+    @property
+    def curvature_every(self) -> int | None:
+        """Updates from one measurement of the loss's curvature to the next; None if never."""
+        usual = {"AdaHessian": 1, "SophiaH": 10}.get(self.of)
+        chosen = self.options.get("update_period", usual)
+        return None if usual is None or not isinstance(chosen, int) else max(1, chosen)
 
     @property
     def kind(self) -> str:

@@ -16,7 +16,7 @@ from crammed.config.finetuning import FinetuneConfig
 from crammed.config.losses import CrossEntropyConfig, Loss
 from crammed.config.model import ModelConfig
 from crammed.config.objectives import CausalFirstConfig, MaskedConfig, Objective
-from crammed.config.optim import AdamWConfig, OptimConfig
+from crammed.config.optim import AdamWConfig, LibraryConfig, OptimConfig
 from crammed.config.training import (
     BatchConfig,
     BudgetConfig,
@@ -78,6 +78,10 @@ class RunConfig(Section):
             )
         if self.train.average is not None and self.train.latest is not None:
             raise ValueError("train.average and train.latest are two averages: leave one out")
+        if self.train.sharpness is not None and self.measures_curvature(0):
+            raise ValueError(
+                "the optimizer has a second pass of its own: leave train.sharpness out"
+            )
         self._check_loss()
         if self.train.layer_drop_rises and (self.adapts or not self.model.layer_drop):
             raise ValueError(
@@ -224,11 +228,21 @@ class RunConfig(Section):
         train = self.train
         copies = 0 if train.latest is None else train.latest.count
         copies += (train.average is not None) + (train.sharpness is not None)
+        copies += 2 * self.measures_curvature(0)
         return self.optim.state_per_parameter + copies
 
-    def passes_per_update(self) -> int:
-        """How many times an update computes gradients for its rows."""
-        return 1 if self.train.sharpness is None else 2
+    def measures_curvature(self, number: int) -> bool:
+        """Whether update `number` has a second pass for an optimizer that needs curvature."""
+        every = self.optim.curvature_every if isinstance(self.optim, LibraryConfig) else None
+        return every is not None and number % every == 0
+
+    def passes_per_update(self, number: int | None = None) -> float:
+        """How many times an update computes gradients for its rows; None means on average."""
+        if self.train.sharpness is not None:
+            return 2.0
+        if number is not None or not isinstance(self.optim, LibraryConfig):
+            return 1.0 + (number is not None and self.measures_curvature(number))
+        return 1.0 + 1.0 / (self.optim.curvature_every or math.inf)
 
     def most_tokens(self, rows: float | None) -> float:
         """The most tokens the run may read from a corpus with this many rows; inf if unlimited.

@@ -99,6 +99,7 @@ def run_flops_per_token(
     predicted: int,
     layers: int | None = None,
     length: int | None = None,
+    number: int | None = None,
 ) -> float:
     """FLOPs per token of an update of a run, besides those of the optimizer.
 
@@ -106,6 +107,7 @@ def run_flops_per_token(
         predicted: as in `train_flops_per_token`.
         layers: how many layers are in use; None for all.
         length: tokens per row; None for the length of the data's rows.
+        number: which update it is, if that matters; None for one on average.
     """
     model = config.model
     if layers is not None and layers < model.layers:
@@ -115,4 +117,4 @@ def run_flops_per_token(
     flops = train_flops_per_token(model, vocab_size, length, predicted, kept, passes)
     if config.objective.name == "script":  # once more, with logits for every token
         flops += train_flops_per_token(model, vocab_size, length, length)
-    return config.passes_per_update() * flops
+    return config.passes_per_update(number) * flops

@@ -44,6 +44,7 @@ class Library:
     Attributes:
         param_groups: as in `torch.optim.Optimizer`.
         averages: whether it trains other weights than those to keep (schedule-free ones do).
+        curvature: the diagonal of the Hessian for the next update, if it needs one then.
 
     Raises:
         InputError: the library is missing, or has no such optimizer or option.
@@ -57,6 +58,7 @@ class Library:
             raise _refusal(config, error) from error
         self._new = [dict(group) for group in self._inner.param_groups]
         self.param_groups: list[dict[str, Any]] = self._inner.param_groups
+        self.curvature: dict[Tensor, Tensor] | None = None
         self.averages = hasattr(self._inner, "eval") and hasattr(self._inner, "train")
 
     @property
@@ -70,7 +72,12 @@ class Library:
 
     def step(self) -> None:
         """Apply the gradients."""
-        self._inner.step()
+        more, self.curvature = self.curvature, None
+        if more is None:
+            self._inner.step()
+        else:
+            hessian = [more[p] for group in self.param_groups for p in group["params"]]
+            self._inner.step(hessian=hessian)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients."""
@@ -212,6 +219,8 @@ def _library_flops(model: ModelConfig, vocab_size: int, config: str) -> int:
     for _ in range(COUNTED):
         for parameter in named.values():
             parameter.grad = torch.empty_like(parameter)
+        if chosen.curvature_every is not None:
+            optimizer.curvature = {p: torch.zeros_like(p) for p in named.values()}
         with FlopCounterMode(display=False) as counter:
             try:
                 optimizer.step()

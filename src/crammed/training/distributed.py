@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from crammed.budget import Work
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus, RowStream
-from crammed.errors import PeerLost, RanksDiffer
+from crammed.errors import InputError, PeerLost, RanksDiffer
 from crammed.files.hashes import sha256
 from crammed.machine.device import Device
 from crammed.machine.workers import world_size
@@ -223,6 +223,10 @@ def _compare_weights_now(step: TrainStep, group: Group) -> None:
 
 
 def _compare_first_weights(step: TrainStep, group: Group) -> None:
+    if step.curvature is not None:
+        raise InputError(
+            "the curvature of the loss is measured by a single process: leave torchrun"
+        )
     hint = "all have to see the same checkpoints, and need the same versions of all libraries"
     group.compare({"the weights that it starts with": _hash(step.parameters)}, hint)
 

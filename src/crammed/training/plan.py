@@ -127,7 +127,8 @@ class Planner:
         u = self.limits.progress(self._start + work, self.deadline.begin())
         rows, rate = self._config.batch.rows_at(u), self._config.mask_rate_at(u)
         layers, pieces = self._config.layers_at(u), self._config.pieces_at(u)
-        cost, charged = self._cost(rows, rate, layers, pieces), self.deadline.expected(rows)
+        cost = self._cost(work.updates, rows, rate, layers, pieces)
+        charged = self.deadline.expected(rows)
         end = self.limits.progress(self._start + work + cost, charged)
         if end > 1.0 or charged >= self.deadline.seconds:
             return None
@@ -137,11 +138,11 @@ class Planner:
         self.reached = first_row + rows
         return Update(work.updates, first_row, rows, factor, rate, cost, layers, pieces, dropped)
 
-    def _cost(self, rows: int, rate: float, layers: int, pieces: int) -> Work:
+    def _cost(self, number: int, rows: int, rate: float, layers: int, pieces: int) -> Work:
         config, tokens = self._config, rows * self._config.data.row_length
         length = config.data.row_length // pieces
         predicted = predicted_positions(rate, length)
-        per_token = run_flops_per_token(config, self._vocab_size, predicted, layers, length)
+        per_token = run_flops_per_token(config, self._vocab_size, predicted, layers, length, number)
         own = update_flops(config.model, self._vocab_size, config.optim, layers)
         return Work(1, rows, tokens, per_token * tokens + own)
 

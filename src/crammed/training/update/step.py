@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -30,7 +30,7 @@ from crammed.training.update.memory import LEAST_TOKENS, fitting_rows
 from crammed.training.update.objective import Objective
 from crammed.training.update.planned import Update
 from crammed.training.update.precision import Found, LossScale
-from crammed.training.update.sharpness import displaced
+from crammed.training.update.sharpness import Curvature, uphill
 
 T = TypeVar("T")
 MOST_PIECES = 8
@@ -87,6 +87,7 @@ class TrainStep:
         parameters: the model's parameters.
         average: weights to keep in their place; None if there are none.
         leaves: what losses are differentiated by, to get the gradients of the parameters.
+        curvature: measures the curvature for optimizers that need it; None if there is none.
         growth: which of the layers are in use.
         microbatch_rows: rows of one forward and backward pass; reduced when memory runs out.
         recomputes: whether layers recompute their activations for the gradients.
@@ -116,6 +117,8 @@ class TrainStep:
         self.parameters = list(model.parameters())
         self.average = kept_weights(self.parameters, optimizer, config.train)
         self._number = 0
+        inner, needs = optimizer.of_library, config.measures_curvature(0)
+        self.curvature = Curvature(inner, config, device) if needs and inner is not None else None
         self.lanes = Lanes(lanes_of(config, device))
         optimizer.share_among(self.lanes)
         self.microbatch_rows = device.microbatch_rows
@@ -261,8 +264,13 @@ class TrainStep:
         rows = moved(rows, self.device.torch)
         self._number = update.number
         loss = self._with_less(lambda: self._accumulate(rows, update, first))
+        again: AbstractContextManager[None] | None = None
         if (radius := self._config.train.sharpness) is not None:
-            with displaced(self.parameters, radius):
+            again = uphill(self.parameters, radius)
+        elif self.curvature is not None and self._config.measures_curvature(update.number):
+            again = self.curvature.measured(self.parameters, update.number)
+        if again is not None:
+            with again:
                 self._with_less(lambda: self._accumulate(rows, update, first))
         return loss
 
