@@ -1,13 +1,18 @@
-# `make demo` runs the main job, `make test` the tests, `make test-all` also the longer ones.
+# `make demo` runs the main job, `make test` the tests, `make test-all` also the longer ones, and
+# `make docs` makes a site of the pages in docs/.
 # Each creates the virtual environments that it needs, with the versions of a constraints file.
 
 PYTHON ?= python3
 CODE = src tests tools benchmarks
 
-.PHONY: demo test test-all clean
+.PHONY: demo docs test test-all clean
 
 demo: .venv/.installed
 	.venv/bin/crammed run demo
+
+docs: .venv-docs/.installed
+	.venv-docs/bin/mkdocs build --strict
+	@echo "open site/index.html"
 
 # Types are checked beside the tests: mypy keeps one core busy, and the tests all.
 test: .venv-test/.installed
@@ -18,11 +23,14 @@ test: .venv-test/.installed
 	wait $$types && exit $$tests
 
 # The results are written to records/test-all/output.txt, which is committed.
-test-all: .venv-test/.paper .venv-oldest/.installed .venv-newest/.installed
+test-all: .venv-test/.paper .venv-oldest/.installed .venv-newest/.installed .venv-docs/.installed
 	.venv-test/bin/python tools/test_all.py
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(call environment,.venv,.[hf$(comma)linear],constraints.txt)
+
+.venv-docs/.installed: pyproject.toml constraints.txt
+	$(call environment,.venv-docs,.[docs],constraints.txt)
 
 .venv-test/.installed: pyproject.toml constraints.txt
 	$(call environment,.venv-test,$(EVERYTHING),constraints.txt)
@@ -56,4 +64,4 @@ $(1)/bin/python $(PIP_INSTALL) --constraint $(3) --editable '$(2)'
 endef
 
 clean:
-	rm -rf .venv .venv-test .venv-oldest .venv-newest .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf site .venv .venv-docs .venv-test .venv-oldest .venv-newest .pytest_cache .mypy_cache .ruff_cache .hypothesis

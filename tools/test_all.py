@@ -8,7 +8,8 @@ test` tries the same ones each time), a recomputation of what is published about
 (`recompute.py`), ten minutes of faults of all kinds (`chaos.py`), the tests of commands with a
 fresh interpreter for each command, and the tests of the code that depends most on libraries, with
 the oldest and the newest libraries that pyproject.toml allows; there, exported models also go
-through the Trainer, sentence-transformers and ONNX. All steps run, even if one fails.
+through the Trainer, sentence-transformers and ONNX. Then every cell of the notebooks is run, and a
+site made of the pages, with warnings as errors. All steps run, even if one fails.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ def steps() -> Iterator[Step]:
     yield Step("a fresh interpreter for every command", [test, *PYTEST, *COMMANDS], fresh)
     yield Step("the oldest libraries", [oldest, *PYTEST, *LIBRARIES, *PYTORCH])
     yield Step("the newest libraries", [newest, *PYTEST, *LIBRARIES])
+    yield Step("the notebooks", [".venv-docs/bin/python", "tools/notebooks.py"])
+    yield Step("the pages as a site", ["make", "docs"])
 
 
 def run(step: Step) -> str:
