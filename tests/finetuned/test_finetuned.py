@@ -116,6 +116,9 @@ def test_every_kind_predicts_as_it_was_judged(
     np.testing.assert_allclose(predictor.outputs(rows), wanted, atol=1e-5)
     answers = [answer for _, answer in predictor.predict(data / "validation.jsonl")]
     assert len(answers) == len(rows)
+    hub = {"tokens": "token-classification", "choice": "multiple-choice"}
+    card = (data.parent / "kept" / "README.md").read_text("utf-8")
+    assert f"pipeline_tag: {hub.get(kind, 'text-classification')}\n" in card
     model = crammed.load(data.parent / "kept", "cpu")
     if kind == "choice":
         with pytest.raises(InputError, match="crammed predict DIR --data FILE"):

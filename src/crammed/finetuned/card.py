@@ -10,6 +10,8 @@ from crammed.evaluation.scores.notes import notes
 from crammed.finetuned.folder import Description
 from crammed.tasks.task import Task
 
+_PIPELINES = {"tokens": "token-classification", "choice": "multiple-choice"}
+
 
 def describe(description: Description, judged: Judged) -> str:
     """The whole page, as Markdown."""
@@ -17,7 +19,7 @@ def describe(description: Description, judged: Judged) -> str:
     lines = [
         "---",
         "library_name: transformers",
-        f"pipeline_tag: {'token' if task.kind == 'tokens' else 'text'}-classification",
+        f"pipeline_tag: {_PIPELINES.get(task.kind, 'text-classification')}",
         "tags: [crammed]",
         "---",
         "",
