@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,3 +79,21 @@ def test_what_is_not_there(model_folders: dict[str, Path], tmp_path: Path) -> No
         crammed.load(model_folders["crammed"]).predict(["a text"])
     with pytest.raises(AttributeError, match="no attribute 'lod'"):
         crammed.lod  # noqa: B018
+
+
+def test_what_is_no_list_of_texts_is_refused_in_one_line(model_folders: dict[str, Path]) -> None:
+    model = crammed.load(model_folders["crammed"], "cpu")
+    wrong: list[tuple[Any, str]] = [
+        ("a text", "give a list of texts, even for one"),
+        (["a", None], r"text 2 is \(None,\), not text"),
+        ([5], "text 1 is"),
+    ]
+    for texts, words in wrong:
+        with pytest.raises(InputError, match=words):
+            model.encode(texts)
+    for length in (0, -1):
+        with pytest.raises(InputError, match="but 3 or more"):
+            model.encode(["a"], length)
+    with pytest.raises(InputError, match="device: input should be"):
+        crammed.load(model_folders["crammed"], "tpu")
+    assert len(model.encode(["half a character: \ud83d", "another"])) == 2

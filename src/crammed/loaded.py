@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from crammed.config import ComputeConfig
+from crammed.config.yamlfile import validated
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import BackboneSpec
@@ -22,6 +23,7 @@ from crammed.evaluation.finetuning.engine import Numerics, predict
 from crammed.evaluation.vectors import MeanOfTokens, encoded
 from crammed.finetuned.folder import DESCRIPTION
 from crammed.finetuned.prediction import Predictor
+from crammed.formats.records import without_surrogates
 from crammed.machine.device import choose_device
 from crammed.quantity import truncated
 from crammed.tasks.rows import Rows, Texts
@@ -42,7 +44,7 @@ def load(path: str | Path, device: str = "auto", *, trust_remote_code: bool = Fa
         InputError: there is no such model, or a part of it is missing or damaged.
     """
     spec = BackboneSpec(str(path), 0.0, trust_remote_code)
-    return Model(Path(path), spec, spec.load(), ComputeConfig.model_validate({"device": device}))
+    return Model(Path(path), spec, spec.load(), validated(ComputeConfig, {"device": device}))
 
 
 @dataclass(frozen=True)
@@ -68,15 +70,15 @@ class Model:
         Raises:
             InputError: the model was not trained on texts of `max_length` tokens.
         """
-        if not len(texts):
+        given = _each(texts)
+        if not given:
             return np.empty((0, self.backbone.width or 0), np.float32)
         longest = self.backbone.trained_length
-        if max_length is not None and max_length > longest:
+        if max_length is not None and not 3 <= max_length <= longest:
             raise InputError(
                 f"{self.backbone.name} was trained on texts of at most {longest} tokens: choose "
-                f"max_length={longest} or less"
+                f"max_length={longest} or less, but 3 or more"
             )
-        given = [*map(_texts, texts)]
         rows = encoded(self.backbone, given, max_length or longest, self.device)
         if max_length is None:
             _warn(rows.cut, longest)
@@ -123,7 +125,7 @@ class Model:
         predictor = self._predictor
         if predictor.description.task.kind == "choice":
             raise InputError("a model of kind choice takes a file: crammed predict DIR --data FILE")
-        rows = [_texts(each) for each in texts]
+        rows = _each(texts)
         labels = np.zeros(len(rows), np.float32)
         before = predictor.cut
         answers = list(predictor.answers(Rows(rows, labels))) if rows else []
@@ -173,5 +175,19 @@ def _warn(cut: int, length: int) -> None:
         warnings.warn(truncated(cut, length), stacklevel=3)
 
 
-def _texts(text: Text) -> Texts:
-    return (text,) if isinstance(text, str) else tuple(text)
+def _each(texts: Iterable[Text]) -> list[Texts]:
+    """The texts of each row.
+
+    Raises:
+        InputError: a text was given in place of a list of them, or something else in place of one.
+    """
+    if isinstance(texts, str):
+        raise InputError("give a list of texts, even for one: [text]")
+    rows = [
+        tuple(each) if isinstance(each, Iterable) and not isinstance(each, str) else (each,)
+        for each in texts
+    ]
+    for number, row in enumerate(rows, 1):
+        if not row or not all(isinstance(text, str) for text in row):
+            raise InputError(f"text {number} is {row!r}, not text")
+    return [tuple(map(without_surrogates, row)) for row in rows]

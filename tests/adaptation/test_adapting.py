@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from crammed.adaptation.adapting import ask_for
@@ -236,6 +236,15 @@ def test_weights_that_transformers_loses_are_noticed_before_training(
         original.model(tiny())
 
 
+def test_weights_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    save_model(tmp_path / "bert", "bert", "AutoModelForMaskedLM")
+    file = tmp_path / "bert" / "model.safetensors"
+    weights = {name: torch.full_like(each, torch.nan) for name, each in load_file(file).items()}
+    save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"bert/model\.safetensors: .* is not finite"):
+        Original.find(str(tmp_path / "bert")).model(tiny())
+
+
 def test_our_own_models_need_no_trust_and_altered_code_is_refused(
     tmp_path: Path, corpus: Corpus, text_file: Path
 ) -> None:
@@ -252,7 +261,7 @@ def test_our_own_models_need_no_trust_and_altered_code_is_refused(
     assert torch.equal(other["pooler.weight"], one["pooler.weight"])
     with (folder / "encoder.py").open("a") as file:
         file.write("print('altered')\n")
-    with pytest.raises(InputError, match="comes with its own Python code"):
+    with pytest.raises(InputError, match=r"Python code.* which adapt and decide never do"):
         Original.find(str(folder))
 
 

@@ -16,6 +16,7 @@ import yaml
 import crammed
 from crammed.doctor import TINY
 from crammed.errors import InputError
+from crammed.evaluation.protocol import protocol_for
 from crammed.interface.asking import words_of
 from crammed.report.notebook import table_html
 from crammed.rules.recipe import parse_overrides
@@ -33,6 +34,16 @@ VALUES: dict[str, Any] = {
     "data.clean": {"languages": ["en", "no"]},
     "description": "yes: [a] # 1e3",
 }
+
+
+def test_a_text_in_place_of_a_list_of_overrides_is_read_as_typed() -> None:
+    assert words_of("optim.lr=1e-3 model.layers=2") == ["optim.lr=1e-3", "model.layers=2"]
+
+
+def test_no_seeds_are_refused_before_anything_is_trained() -> None:
+    for seeds in (0, -3):
+        with pytest.raises(InputError, match=f"--seeds {seeds}: fine-tuning takes one seed"):
+            protocol_for("model", "cramming", seeds)
 
 
 def test_values_reach_the_recipe_as_they_are() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from crammed.config import Protocol
 from crammed.config.yamlfile import read_section
+from crammed.errors import InputError
 from crammed.model.trained import has_trained_model
 from crammed.runs.directory import read_config
 
@@ -32,8 +33,11 @@ def protocol_for(model: str, named: str | Protocol | None, seeds: int | None) ->
         seeds: number of fine-tuning seeds, if it was given.
 
     Raises:
-        InputError: as `load_protocol`, or the run's configuration cannot be read.
+        InputError: as `load_protocol`, or the run's configuration cannot be read, or there is to be
+            no seed.
     """
+    if seeds is not None and seeds < 1:
+        raise InputError(f"--seeds {seeds}: fine-tuning takes one seed or more")
     if isinstance(named, Protocol):
         protocol = named
     elif named is not None:

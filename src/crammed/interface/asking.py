@@ -103,6 +103,8 @@ def configure(
 
 def words_of(overrides: Overrides) -> list[str]:
     """Overrides as typed: ``["model.layers=4"]``."""
+    if isinstance(overrides, str):
+        return overrides.split()
     if not isinstance(overrides, Mapping):
         return list(overrides)
     return [f"{key}={_typed(value)}" for key, value in overrides.items()]

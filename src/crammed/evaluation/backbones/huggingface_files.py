@@ -194,7 +194,7 @@ def loading(name: str, part: str) -> Iterator[None]:
         if "trust_remote_code" in str(error):
             raise InputError(
                 f"{name} comes with its own Python code: read it, then add --trust-remote-code "
-                "to run it"
+                "to run it, which adapt and decide never do"
             ) from error
         raise InputError(f"the {part} of {name} cannot be loaded: {_first_line(error)}") from error
     except BaseException as error:
@@ -204,5 +204,6 @@ def loading(name: str, part: str) -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
-    words = next(iter(str(error).strip().splitlines()), "")
-    return words[:300] or type(error).__name__
+    lines = str(error).strip().splitlines()
+    said = " ".join(lines[: 2 if lines and lines[0].rstrip().endswith(":") else 1])
+    return said[:300] or type(error).__name__
