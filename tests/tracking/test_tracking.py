@@ -39,6 +39,12 @@ def finish():
 """
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time enough for a process of low priority on a busy machine."""
+    monkeypatch.setattr(following, "PATIENCE", 600.0)
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """The directory of a run that another process has logged a point of."""
