@@ -378,8 +378,8 @@ def test_narrow_models_learn_faster_where_the_protocol_says_so(tmp_path: Path, a
     request = ask(protocol=None, into=tmp_path / "own", seeds=1, untrained=False)
     own = evaluate(request, SILENT)
     width = config.model.width
-    assert named["protocol"]["lr"] == pytest.approx(4e-5 * 768 / width)
-    assert own["protocol"]["lr"] == pytest.approx(finetune.lr * 768 / width)
+    assert named["protocol"]["lr"] == pytest.approx(4e-5 * (768 / width) ** 1.5)
+    assert own["protocol"]["lr"] == pytest.approx(finetune.lr * (768 / width) ** 1.5)
     assert load_protocol("bert-base").at_width(width).lr == 2e-5
     assert load_protocol("cramming").at_width(None).lr == 4e-5
     assert load_protocol("cramming").at_width(1024).lr == 4e-5

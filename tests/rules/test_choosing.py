@@ -156,7 +156,7 @@ def test_heads_of_the_size_that_was_chosen_rule_out_no_other() -> None:
     """Heads of a model of width 192 fit hardly another width."""
     wanted = ask("crammed", [], {"budget": {"limit": "5e14flop"}})
     chosen = choose(wanted, None, lambda config: pytest.fail("measured"))
-    assert (shape_of(chosen.config), chosen.config.model.head_dim) == ((4, 192), 48)
+    assert (shape_of(chosen.config), chosen.config.model.head_dim) == ((4, 192), 64)
     limit = {"budget": {"limit": "1e14flop"}}  # of which a narrower model is the largest
     poorer = ask("crammed", ["model.layers=4", "model.width=192"], limit)
     set_so = choose(poorer, None, lambda config: pytest.fail("measured"))

@@ -24,7 +24,8 @@ class Protocol(Section):
     batch: Size = 16
     lr: PositiveFloat = 4e-5
     lr_width: Size | None = None
-    """The width that `lr` is meant for; it is raised for narrower models, in inverse proportion."""
+    """The width that `lr` is meant for; narrower models get `lr` (lr_width / width) ** lr_power."""
+    lr_power: PositiveFloat = 1.0
     beta1: Beta = 0.9
     beta2: Beta = 0.98
     eps: PositiveFloat = 1e-6
@@ -42,12 +43,13 @@ class Protocol(Section):
     def at_width(self, width: int | None) -> Protocol:
         """The protocol for a model of this width; None if the width is unknown."""
         narrower = max(1.0, (self.lr_width or 0) / width) if width is not None else 1.0
-        return self.model_copy(update={"lr": narrower * self.lr, "lr_width": None})
+        own = {"lr": narrower**self.lr_power * self.lr, "lr_width": None, "lr_power": 1.0}
+        return self.model_copy(update=own)
 
     def hyperparameters(self) -> dict[str, Any]:
         """Everything that affects the score of one seed, after `at_width` has been applied."""
         return self.model_dump(
-            mode="json", include=set(Protocol.model_fields) - {"seeds", "lr_width"}
+            mode="json", include=set(Protocol.model_fields) - {"seeds", "lr_width", "lr_power"}
         )
 
 

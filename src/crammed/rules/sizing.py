@@ -44,9 +44,8 @@ SHAPES = (
 )
 """Layers and width of the available sizes; most are 1.6 times as large as the one before."""
 LARGEST_HEAD = 64
-FEWEST_HEADS = 4
-"""Narrow models have narrow heads, so that there is a head for each of the neighbours that
-attention starts on."""
+FEWEST_HEADS = 2
+"""Narrow models have narrow heads, so that one looks back and one ahead when attention starts."""
 SMALL = 1e6
 TOKENS_OF_SMALL, TOKENS_OF_LARGE = 10.0, 20.0
 """Compute-optimal tokens per weight of the layers' matrices. Models with fewer than a million of
