@@ -22,6 +22,7 @@ of tables:
   (`text_tables`);
 - ``languages: DATE-NAME`` and ``gaps: DATE-NAME`` tokenizers in several languages
   (`language_tables`);
+- ``scores: DATE-NAME`` scores of encoders on tasks, by arm (`score_tables`);
 - ``prepare: FILE`` and the other keys of `MAKERS` benchmark results (`benchmark_tables`) and counts
   (`count_tables`).
 """
@@ -42,6 +43,7 @@ import count_tables
 import cpu_tables
 import language_tables
 import layout
+import score_tables
 import study_tables
 import text_tables
 from crammed.errors import CrammedError, InputError
@@ -288,6 +290,7 @@ MAKERS = {
     "epochs": text_tables.epochs_table,
     "languages": language_tables.languages_table,
     "gaps": language_tables.gaps_table,
+    "scores": score_tables.scores_table,
     "larger": text_tables.larger_table,
     "variants": text_tables.variants_table,
     "minutes": text_tables.minutes_table,

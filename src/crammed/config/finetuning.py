@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from crammed.config.base import Beta, Names, PositiveFloat, Section, Size
+from crammed.config.base import Beta, Later, Names, PositiveFloat, Section, Size
 from crammed.schedule import OpenFraction
 
 MOST_SEEDS = 1000
@@ -25,7 +25,7 @@ class Protocol(Section):
     lr: PositiveFloat = 4e-5
     lr_width: Size | None = None
     """The width that `lr` is meant for; narrower models get `lr` (lr_width / width) ** lr_power."""
-    lr_power: PositiveFloat = 1.0
+    lr_power: Annotated[PositiveFloat, Later()] = 1.0
     beta1: Beta = 0.9
     beta2: Beta = 0.98
     eps: PositiveFloat = 1e-6
