@@ -6,7 +6,6 @@ A record holds them as ``ARM-SEED.json``, one for each pretraining seed of an ar
 from __future__ import annotations
 
 import statistics
-from typing import Any
 
 from scipy.stats import ttest_ind
 
