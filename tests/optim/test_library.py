@@ -35,7 +35,7 @@ CHOICES = {
     "ScheduleFreeAdamW": ("optim.lr=2.5e-3",),
     "FlashAdamW": (),
     "SophiaH": ("optim.lr=1e-2", "optim.options.update_period=3"),
-    "AdaHessian": ("optim.lr=1e-2",),
+    "AdaHessian": ("optim.lr=5e-2",),
 }
 """Those in the table of options, with what makes their rare steps frequent."""
 every_choice = pytest.mark.parametrize("of", CHOICES)

@@ -82,9 +82,9 @@ def rates_of_width(config: RunConfig) -> tuple[str, ...]:
     return ("optim.lr",)
 
 
-def head_dim(width: int) -> int:
-    """The widest head that leaves `FEWEST_HEADS`: an even divisor of the width, for rotary."""
-    most = min(LARGEST_HEAD, width // FEWEST_HEADS)
+def head_dim(width: int, fewest: int = FEWEST_HEADS) -> int:
+    """The widest head that leaves this many: an even divisor of the width, for rotary."""
+    most = min(LARGEST_HEAD, width // fewest)
     return max((size for size in range(2, most + 1, 2) if width % size == 0), default=width)
 
 

@@ -206,15 +206,15 @@ def test_arms_take_of_the_base_what_suits_them(corpus: Corpus, tmp_path: Path) -
     arms = {
         "plain": [],
         "adamw": ["optim.name=adamw"],
-        "narrow": ["model.width=128"],
+        "narrow": ["model.width=96"],
         "own": ["model.width=128", "model.head_dim=8"],
         "sgd": ["optim.name=sgd"],
     }
     base = ["crammed", "model.layers=4", "model.width=192"]
     study = load_study(write(tmp_path, base=base, arms=arms), corpus, BUDGET)
     words = {arm: set(study.words(arm)) for arm in arms}
-    assert "model.head_dim=48" in words["plain"] & words["adamw"]  # which no other width allows
-    assert {"model.head_dim=32", "model.width=128"} <= words["narrow"]
+    assert "model.head_dim=64" in words["plain"] & words["adamw"]
+    assert {"model.head_dim=48", "model.width=96"} <= words["narrow"]
     assert "model.head_dim=8" in words["own"]
     for arm, each in words.items():
         rates = {word.partition("=")[0] for word in each if "lr=" in word}

@@ -29,6 +29,8 @@ from crammed.study.spec.corpora import of_training
 
 NARROWEST = 8
 """Widths are multiples of this, so that heads can have a width that suits rotary positions."""
+FEWEST_HEADS = 4
+"""So many heads are left of a recipe in small, so that an arm can have a quarter of them."""
 CHANGED = ("model.layers", "model.width", "model.head_dim", "batch.rows")
 """What scaling a recipe down changes, besides `rates_of_width`."""
 
@@ -45,7 +47,8 @@ def scaled_down(full: RunConfig, fitted: RunConfig, but: Iterable[str]) -> RunCo
     """
     if block_matrix_parameters(full.model) <= block_matrix_parameters(fitted.model):
         return full
-    moved = _narrowed(full, fitted.model.width)
+    width = fitted.model.width
+    moved = {**_narrowed(full, width), "model.head_dim": head_dim(width, FEWEST_HEADS)}
     return with_values(fitted, {key: value for key, value in moved.items() if key not in but})
 
 
@@ -65,7 +68,7 @@ def in_proportion(config: RunConfig, full: RunConfig, small: RunConfig) -> RunCo
     changed: Values = {
         "model.layers": layers,
         "batch.rows": rows,
-        "model.head_dim": head_dim(width),
+        "model.head_dim": head_dim(width, FEWEST_HEADS),
     }
     return with_values(config, {**_narrowed(config, width), **changed, "model.width": width})
 
@@ -126,7 +129,7 @@ def resolved(own: Sequence[str], config: RunConfig, proportional: bool) -> tuple
     width = changed.get("model.width")
     if proportional and width is not None:
         set_by_arm = typed_keys(words) | changed.keys()
-        follow = {**_narrowed(config, width), "model.head_dim": head_dim(width)}
+        follow = {**_narrowed(config, width), "model.head_dim": head_dim(width, FEWEST_HEADS)}
         changed |= {key: value for key, value in follow.items() if key not in set_by_arm}
     return (*words, *(f"{key}={value}" for key, value in changed.items()))
 
