@@ -156,7 +156,10 @@ def test_a_later_option_is_saved_only_where_it_is_set() -> None:
         ("model.mixer=fourier model.zero_outputs=true", "zero_outputs: false"),
         ("model.mixer=none model.value_embeddings=true", "value_embeddings: false"),
         ("model.key_heads=5", "do not divide 12 heads"),
+        ("model.mixer=gated-attention model.gated=false", "needs gated: true"),
+        ("model.mixer=gated-attention model.positions=t5", "positions other than alibi and t5"),
         ("model.mixer=none model.scope=causal", "scope: row"),
+        ("train.grow_at=[0.5] train.latest.every=1", "do not go together"),
         ("model.norm=deepnorm", "set final_norm: false"),
         ("model.blocks=parallel model.norm=sandwich", "needs norm: pre"),
         ("train.grow_at=[0.5,0.25]", "growing numbers above 0"),
@@ -175,7 +178,7 @@ def test_a_later_option_is_saved_only_where_it_is_set() -> None:
         ("masking.unit=word tokenizer.kind=wordlevel", "leave out masking.unit"),
         ("loss.name=focal train.early_stop.loss=6.0", "is a cross-entropy"),
         ("loss.name=embedding masking.z_loss=1e-4", "set masking.z_loss=0"),
-        ("model.mixer=none model.positions=t5", "positions other than rotary, alibi and t5"),
+        ("model.mixer=none model.positions=t5", "positions other than alibi, rotary and t5"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(typed: str, told: str) -> None:

@@ -176,7 +176,28 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
             outputs.append(y / math.sqrt(len(xs) * width))
         return outputs
 
+    def gated_attention(xs: list[Tensor], name: str) -> list[Tensor]:
+        act = ACTIVATIONS[config.activation].function
+        base = [act(linear(x, f"{name}.shared")) for x in xs]
+        q, k = (
+            [
+                turn(x * state[f"{name}.{part}.weight"] + state[f"{name}.{part}.bias"], i)
+                for i, x in enumerate(base)
+            ]
+            for part in ("query", "key")
+        )
+        ups = [act(linear(x, f"{name}.up")) for x in xs]
+        outputs = []
+        for i, up in enumerate(ups):
+            mixed = torch.zeros(config.ffn_hidden, dtype=torch.float64)
+            for j, other in enumerate(ups):
+                mixed += max(0.0, float(q[i] @ k[j]) / len(xs)) ** 2 * other[: config.ffn_hidden]
+            outputs.append(linear(mixed * up[config.ffn_hidden :], f"{name}.down"))
+        return outputs
+
     def mix(xs: list[Tensor], name: str, index: int) -> list[Tensor]:
+        if config.mixer == "gated-attention":
+            return gated_attention(xs, name)
         if config.mixer == "none":
             return [torch.zeros_like(x) for x in xs]
         hybrid = config.mixer == "fourier-hybrid" and index >= config.layers - 2
@@ -273,6 +294,7 @@ def test_what_follows_the_last_attention_can_be_left_out(config: ModelConfig) ->
         torch.testing.assert_close(all_rows, some_rows)
     left_out = ids.numel() - positions.numel()
     products = config.width * (config.ffn_width + config.ffn_hidden)
+    products = 0 if config.mixer == "gated-attention" else products
     assert flops[0] - flops[1] == 2 * left_out * products
 
 

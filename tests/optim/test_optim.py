@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from crammed.config import ModelConfig, RunConfig
 from crammed.config.kinds import kinds_of
-from crammed.model.blocks import Norm, Scales
+from crammed.model.blocks import Affine, Norm, Scales
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.optim import muon
 from crammed.optim.build import build_optimizer
@@ -147,7 +147,7 @@ def test_every_parameter_is_trained_once_and_decays_as_it_should(
         for own, parameter in module.named_parameters(prefix=at, recurse=False):
             in_layer = own.startswith("encoder.layers.")
             matrix = parameter.ndim > 1
-            kept = isinstance(module, Norm | Scales) or own.endswith("bias")
+            kept = isinstance(module, Affine | Norm | Scales) or own.endswith("bias")
             assert groups[own]["weight_decay"] == (0.0 if kept else 0.5), own
             assert ("parts" in groups[own]) == (name == "muon" and in_layer and matrix), own
     before = {n: p.detach().clone() for n, p in model.named_parameters()}

@@ -45,6 +45,7 @@ COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("mixer", "fourier"): {**NO_ATTENTION, "zero_outputs": False},
     ("mixer", "fourier-hybrid"): {"layers": 3, "zero_outputs": False, "value_embeddings": False},
     ("mixer", "none"): NO_ATTENTION,
+    ("mixer", "gated-attention"): {**NO_ATTENTION, "positions": "rotary", "gated": True},
     ("final_norm", True): {"norm": "pre"},
     ("head_transform", False): {"classifier": "pooler"},
     ("classifier", "head-transform"): {"head_transform": True},
@@ -83,6 +84,7 @@ NUMBERS: list[dict[str, Any]] = [
     {"weighing": "relu", "positions": "alibi"},
     {"weighing": "running-sum", "scope": "causal", "positions": "t5"},
     {"key_heads": 1, "positions": "t5", "layers": 3},
+    {"mixer": "gated-attention", "positions": "learned"},
     {"key_heads": 1, "attention_start": "random", "layers": 3},
     {"embedding_width": 24, "tied_decoder": False},
 ]

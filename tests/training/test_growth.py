@@ -63,8 +63,11 @@ def test_it_trains_a_shallow_model_and_then_the_same_twice_over(cpu: Device, nam
         assert all(torch.equal(ours[found[name]][k], v) for k, v in theirs[parameter].items())
 
 
-def test_it_goes_on_from_a_checkpoint_with_the_same_bits(cpu: Device, tmp_path: Path) -> None:
-    config = tiny("crammed", *GROWING, "model.layers=8", "train.grow_at=[0.2,0.6]")
+@pytest.mark.parametrize("average", ["train.average=null", "train.average=0.9"])
+def test_it_goes_on_from_a_checkpoint_with_the_same_bits(
+    cpu: Device, tmp_path: Path, average: str
+) -> None:
+    config = tiny("crammed", *GROWING, "model.layers=8", "train.grow_at=[0.2,0.6]", average)
     whole, first = (build(config, 256, SPECIALS, cpu) for _ in range(2))
     depths = {range(2): 2, range(2, 4): 4, range(4, 6): 8}
     with RunDir.open(tmp_path / "run", config) as run:
@@ -77,6 +80,9 @@ def test_it_goes_on_from_a_checkpoint_with_the_same_bits(cpu: Device, tmp_path: 
             checkpoints = Checkpoints(Session.untimed(run, first, corpus_sha256="corpus"))
             load_checkpoint(run.checkpoints, first, "corpus")
             assert first.growth.layers == first.model.encoder.depth == layers
+            if first.average is not None:
+                with first.average.shown():
+                    first.growth.reach(min(8, 2 * layers))  # as before an update that is skipped
     for one, other in zip(whole.parameters, first.parameters, strict=True):
         assert torch.equal(one, other)
 

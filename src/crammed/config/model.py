@@ -43,11 +43,12 @@ class ModelConfig(Section):
     """Whether the feed-forward block follows the mixer, or both read the same input."""
     ffn_every: Annotated[Size, Later()] = 1
     """Only every n-th layer has a feed-forward block, the last one included."""
-    mixer: Annotated[Literal["attention", "fourier", "fourier-hybrid", "none"], Later()] = (
-        "attention"
-    )
+    mixer: Annotated[
+        Literal["attention", "fourier", "fourier-hybrid", "gated-attention", "none"], Later()
+    ] = "attention"
     """What mixes the tokens of a row: attention, Fourier transforms without parameters, these with
-    attention in the last two layers, or nothing."""
+    attention in the last two layers, attention of one head that also takes the place of the
+    feed-forward block, or nothing."""
     scope: Annotated[Literal["row", "causal", "local"], Later()] = "row"
     """What a token attends to: all others, itself and those before it, or, except in every
     `global_every`-th layer from the first, those at most half a `window` away."""
@@ -213,12 +214,15 @@ class ModelConfig(Section):
             raise ValueError("key_heads needs attention_start: random and value_embeddings: false")
 
     def _check_mixer(self) -> None:
-        if self.mixer != "none" and self.zero_outputs:
+        gated = self.mixer == "gated-attention"
+        if gated and not (self.gated and self.ffn_every == 1):
+            raise ValueError("mixer gated-attention needs gated: true and ffn_every: 1")
+        if self.mixer.startswith("fourier") and self.zero_outputs:
             raise ValueError(f"mixer {self.mixer} has no last product: set zero_outputs: false")
         if self.value_embeddings:
             raise ValueError(f"mixer {self.mixer} has no values: set value_embeddings: false")
         if self.mixer != "fourier-hybrid" and (
-            self.positions in ("rotary", "alibi", "t5")
+            self.positions in ("alibi", "t5", *["rotary"] * (not gated))
             or self.qkv_bias
             or self.qk_norm != "none"
             or self.attention_start != "random"
@@ -227,7 +231,8 @@ class ModelConfig(Section):
             or self.key_heads is not None
         ):
             raise ValueError(
-                f"mixer {self.mixer} has no queries and keys: set positions other than rotary, "
-                "alibi and t5, qkv_bias: false, qk_norm: none, attention_start: random, "
-                "scope: row, weighing: softmax and key_heads: null"
+                f"mixer {self.mixer} has no {'heads' if gated else 'queries and keys'}: set "
+                f"positions other than alibi{' ' if gated else ', rotary '}and t5, "
+                "qkv_bias: false, qk_norm: none, attention_start: random, scope: row, "
+                "weighing: softmax and key_heads: null"
             )

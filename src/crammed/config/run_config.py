@@ -128,6 +128,8 @@ class RunConfig(Section):
                 "train.grow_at copies layers, and needs all alike: set model.ffn_every=1 and "
                 "another model.mixer than fourier-hybrid"
             )
+        if self.train.latest is not None:
+            raise ValueError("train.grow_at and train.latest do not go together: leave one out")
         if self.adapts or self.compute.fp8 == "on":
             raise ValueError(
                 "train.grow_at needs a model from scratch and no 8-bit products: leave it out, or "

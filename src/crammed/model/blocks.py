@@ -101,6 +101,22 @@ class Scales(nn.Module):
         return total
 
 
+class Affine(nn.Module):
+    """x [..., D] times a learned vector plus another, without weight decay."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.bias = (nn.Parameter(torch.empty(width)) for _ in range(2))
+
+    def start(self, std: float, generator: torch.Generator | None = None) -> None:
+        """The identity."""
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight.to(x.dtype) + self.bias.to(x.dtype)
+
+
 def unit_rms(x: Tensor, eps: float) -> Tensor:
     """x [..., D] divided by its root mean square, in float32 or more, without parameters."""
     precise = x.to(torch.promote_types(x.dtype, torch.float32))

@@ -34,6 +34,6 @@ class FeedForward(Block):
 
 
 def feed_forward_of(config: Config, index: int) -> Block:
-    """The feed-forward block of a layer, if it has one; the last layer does."""
-    left_out = (config.layers - 1 - index) % config.ffn_every
+    """The feed-forward block of a layer, if it has one; the last layer does beside a mixer."""
+    left_out = (config.layers - 1 - index) % config.ffn_every or config.mixer == "gated-attention"
     return Nothing(config) if left_out else FeedForward(config)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .attention import Attention
-from .blocks import Block, Config, Nothing
-from .positions import Tables
+from .blocks import ACTIVATIONS, Affine, Block, Config, Linear, Nothing
+from .positions import POSITIONS, Tables
 
 HYBRID = 2
 """How many layers have attention in `fourier-hybrid`: the last ones (Lee-Thorp et al. 2022)."""
@@ -58,10 +58,56 @@ class FourierMixing(Block):
         return (angle.cos() / size.sqrt()).to(x.dtype), (angle.sin() / size.sqrt()).to(x.dtype)
 
 
+class GatedAttention(Block):
+    """Attention of one head whose output gates another branch (GAU, FLASH; Hua et al. 2022).
+
+    It takes the place of the feed-forward block as well. Queries and keys share one small product;
+    the square of a positive score is the weight.
+    """
+
+    products = {"up": 2, "shared": 1, "down": 1}  # noqa: RUF012
+
+    def __init__(self, config: Config, index: int = 0) -> None:
+        super().__init__()
+        self.hidden: int = config.ffn_hidden
+        self.head_dim: int = config.head_dim
+        own: float | None = config.attention_dropout
+        self.drop = nn.Dropout(config.dropout if own is None else own)
+        self.activation = ACTIVATIONS[config.activation].function
+        self.position_encoding = POSITIONS[config.positions](config)
+        self.up = Linear(config.width, config.ffn_width, bias=config.linear_bias)
+        self.shared = Linear(config.width, config.head_dim, bias=config.linear_bias)
+        self.down = Linear(config.ffn_hidden, config.width, bias=config.linear_bias)
+        self.query, self.key = Affine(config.head_dim), Affine(config.head_dim)
+
+    def mixing(self, length: int) -> int:
+        """Those of the scores and of the weighted sums of values."""
+        return length * (self.head_dim + self.hidden)
+
+    def probabilities(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
+        """The weights, [B, 1, S, S], which need not add up to 1."""
+        base = self.activation(self.shared(x))[:, None]
+        q, k, mask = self.position_encoding.attend(self.query(base), self.key(base), mask, tables)
+        count = torch.tensor(x.shape[1], device=x.device)
+        scores = q @ k.mT
+        if mask is not None:
+            scores = scores.masked_fill(~mask, 0.0)
+            count = mask.sum(-1, keepdim=True)
+        return (scores / count).relu().square()
+
+    def forward(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
+        """Mix; `tables` and `mask` as in `Attention`."""
+        values, gate = self.activation(self.up(x)).chunk(2, dim=-1)
+        mixed = self.drop(self.probabilities(x, tables, mask))[:, 0] @ values
+        output: Tensor = self.down(mixed * gate)
+        return output
+
+
 MIXERS: dict[str, type[Block]] = {
     "attention": Attention,
     "fourier": FourierMixing,
     "fourier-hybrid": FourierMixing,
+    "gated-attention": GatedAttention,
     "none": Nothing,
 }
 """The values of `model.mixer`."""

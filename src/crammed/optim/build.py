@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from crammed.config import ModelConfig, OptimConfig
 from crammed.machine.lanes import Lanes
-from crammed.model.blocks import Embedding, Norm, Scales
+from crammed.model.blocks import Affine, Embedding, Norm, Scales
 from crammed.model.count import outline
 from crammed.model.encoder import products_of
 from crammed.optim import library, lion, muon, pytorch, relative
@@ -166,6 +166,8 @@ def _embeddings(model: nn.Module) -> list[str]:
 
 def _undecayed(model: nn.Module) -> set[str]:
     """Names of parameters without weight decay: biases, and all parameters of norms and scales."""
-    norms = [(at, norm) for at, norm in model.named_modules() if isinstance(norm, Norm | Scales)]
+    norms = [
+        (at, norm) for at, norm in model.named_modules() if isinstance(norm, Affine | Norm | Scales)
+    ]
     inside = {name for at, norm in norms for name, _ in norm.named_parameters(prefix=at)}
     return inside | {name for name, _ in model.named_parameters() if name.endswith("bias")}

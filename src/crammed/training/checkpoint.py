@@ -298,8 +298,11 @@ def _by_parameter(
     for group in step.optimizer.param_groups:
         # Adafactor keeps different values for matrices than for other parameters.
         keys = {(p.ndim > 1, frozenset(found[names[id(p)]])) for p in group["params"]}
-        if step.growth.grows:  # a layer that is not in use yet has none
-            keys = {(matrix, kept) for matrix, kept in keys if not all(map(is_average, kept))}
+        if step.growth.grows:  # a layer that is not in use yet has averages alone, later ones fewer
+            own = {
+                (matrix, kept - {key for key in kept if is_average(key)}) for matrix, kept in keys
+            }
+            keys = {(matrix, kept) for matrix, kept in own if kept}
         if not any_shape and len(keys) > len({matrix for matrix, _ in keys}):
             raise _Damaged("optimizer.safetensors lacks values of some parameters")
     return found

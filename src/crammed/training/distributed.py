@@ -322,8 +322,7 @@ def leading(
         except BaseException:
             group.send(_STOP)
             raise
-        compare_weights(step, group)
-        group.send(_STOP)
+        group.send(_STOP)  # the weights were compared before the leader put averages in their place
 
 
 def follow(

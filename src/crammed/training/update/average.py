@@ -68,7 +68,8 @@ class Average:
         self._parameters, self._state, self._decay = parameters, optimizer.state, decay
 
     def _averages(self) -> list[Tensor]:
-        return [self._state[parameter][KEY] for parameter in self._parameters]
+        # A layer that has just come into use may have parameters without one.
+        return [self._state[parameter].get(KEY, parameter) for parameter in self._parameters]
 
     @torch.no_grad()
     def follow(self, number: int) -> None:
