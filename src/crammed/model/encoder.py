@@ -117,7 +117,8 @@ class Encoder(nn.Module):
         x = self.embedding_norm(x)
         if self.compute_dtype is not None:
             x = x.to(self.compute_dtype)
-        tables = self._tables.get(tokens.shape[1])
+        # An exporter would take the length that is looked up for the only one.
+        tables = self._tables.get(tokens.shape[1]) if self._tables else None
         if tables is None or at is not None:
             index = torch.arange(tokens.shape[1], device=tokens.device)
             tables = self.position_encoding.tables(index if at is None else at[:, None])
