@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from crammed.config import RunConfig
 from crammed.config.objectives import ScriptConfig
 from crammed.data.masking import MaskedRows, keyed_bits
 from crammed.keys import key
+from crammed.model.encoder import MaskedLM
 from crammed.training.update.losses import summed_loss
 from crammed.training.update.objective import MaskedTokens
 
@@ -43,6 +46,11 @@ class Script(MaskedTokens):
     logits is the logit of its having been replaced.
     """
 
+    def __init__(self, model: MaskedLM, config: RunConfig, *others: Any) -> None:
+        super().__init__(model, config, *others)
+        device = model.encoder.tokens.weight.device
+        self._word = torch.tensor(key(config.seed, "guess"), device=device)  # not when compiled
+
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         """The summed losses; the second counts as one of as many predictions as the first."""
         config = self._config.objective
@@ -61,8 +69,7 @@ class Script(MaskedTokens):
 
     def _guesses(self, logits: Tensor, numbers: Tensor) -> Tensor:
         """Tokens [B, N] drawn from the predictions [B, N, V], by the number of the row."""
-        word = key(self._config.seed, "guess")
-        drawn = keyed_bits(word, numbers, logits.shape[1])[..., None].to(logits.dtype) / 2**32
+        drawn = keyed_bits(self._word, numbers, logits.shape[1])[..., None].to(logits.dtype) / 2**32
         below = logits.softmax(-1).cumsum(-1) <= drawn
         return below.sum(-1).clamp(max=logits.shape[-1] - 1)
 
