@@ -341,3 +341,13 @@ def test_dropout_acts_in_training_only() -> None:
     assert torch.equal(model(ids), model(ids))
     model.train()
     assert not torch.equal(model(ids), model(ids))
+
+
+@pytest.mark.parametrize("recipe", ["crammed", "crammed-2022", "bert-base"])
+def test_an_exporter_finds_rows_of_any_length(recipe: str) -> None:
+    model = MaskedLM(configuration(recipe), VOCAB).eval()
+    initialise(model, 0.3, torch.Generator().manual_seed(0))
+    short, long = some_ids(2)[:, :9], some_ids(2)[:, :12]
+    shapes = ({1: torch.export.Dim.AUTO},)
+    exported = torch.export.export(model, (short,), dynamic_shapes=shapes).module()
+    torch.testing.assert_close(exported(long), model(long))

@@ -289,6 +289,11 @@ def test_a_model_from_elsewhere_has_a_report_of_its_scores(moved: Path, tmp_path
     ):
         assert words in page
     assert "Published, by" not in page
+    assert "clip" not in page.split("Fine-tuned with")[1].split("</p>")[0]
+    scores["protocol"]["lr"] = 4e-5 * 6**1.5
+    (folder / "scores.json").write_text(json.dumps(scores))
+    page = write_report([folder], tmp_path / "report.html").read_text()
+    assert "lr 0.000588, " in page
     both = write_report([moved, folder], tmp_path / "report.html").read_text()
     assert both.count("<article>") == 2
 

@@ -6,6 +6,9 @@ import http.client
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,3 +136,13 @@ def test_a_port_that_is_taken_and_a_folder_that_is_not(server: Server, tmp_path:
         watch(tmp_path, server.server_port)
     with pytest.raises(InputError, match="is not a folder"):
         watch(tmp_path / "no")
+
+
+def test_ctrl_c_ends_it_without_an_error(runs: Path) -> None:
+    command = [sys.executable, "-P", "-m", "crammed", "watch", str(runs), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert "Ctrl-C ends it" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 0

@@ -11,11 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from crammed.errors import InputError
-from crammed.tasks.labels import class_number, in_order, name_of
 from crammed.tasks.read import read_task, splits_in, tasks_in
 from crammed.tasks.rows import TaskData
 from crammed.tasks.task import SplitSpec, Suite, load_suite, pieces, suite_names
@@ -441,40 +438,6 @@ def test_different_data_has_a_different_digest(tmp_path: Path) -> None:
 def test_halves_of_characters_do_not_reach_a_tokenizer(tmp_path: Path) -> None:
     data = read(tmp_path, [row("a\ud83d", 0), row("b", 1)])
     data.train.texts[0][0].encode()
-
-
-@given(st.lists(st.text(min_size=1).filter(lambda n: not n.isdigit()), min_size=2, unique=True))
-def test_a_name_gives_its_position(names: list[str]) -> None:
-    names = [name for name in names if name_of(name) == name and name != "-1"]
-    assert [class_number(name, names) for name in names] == list(range(len(names)))
-
-
-@given(st.sets(st.integers(0, 300), min_size=2))
-def test_numbers_that_are_names_are_taken_as_names(numbers: set[int]) -> None:
-    names = in_order(map(name_of, numbers))
-    assert list(names) == [str(number) for number in sorted(numbers)]
-    for form in (int, float, str, lambda n: f"{n}.0"):
-        assert [class_number(form(n), names) for n in sorted(numbers)] == list(range(len(names)))
-
-
-@pytest.mark.parametrize(
-    ("value", "names", "place"),
-    [
-        (True, ("false", "true"), 1),
-        (True, ("False", "True"), 1),
-        (False, ("true", "false"), 1),
-        (True, ("0", "1"), 1),
-        (False, ("no", "yes"), 0),
-        ("1", ("no", "yes"), 1),
-    ],
-)
-def test_truth_values_as_labels(value: Any, names: tuple[str, ...], place: int) -> None:
-    assert class_number(value, names) == place
-
-
-def test_a_truth_value_is_not_a_label_among_three() -> None:
-    with pytest.raises(ValueError, match="label True is not one of a, b, c"):
-        class_number(True, ("a", "b", "c"))
 
 
 @pytest.mark.parametrize("name", suite_names())

@@ -107,6 +107,7 @@ def watch(
 ) -> None:
     """Show the runs below a folder in a browser, while they train."""
     import os
+    import signal
 
     from crammed.report.watching import Server
     from crammed.runs.listing import list_runs
@@ -116,6 +117,7 @@ def watch(
         os.nice(10)  # drawing must not slow training down
         typer.echo(f"{server.address} shows the runs below {one_line(folder)}; Ctrl-C ends it")
         sys.stdout.flush()
+        signal.signal(signal.SIGINT, lambda *_: sys.exit())
         server.serve_forever()
 
 

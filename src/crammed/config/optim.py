@@ -5,9 +5,10 @@ How each is built, and which parameters it updates, is in its file in `crammed.o
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from crammed.config.base import Beta, Later, PositiveFloat, Section
 from crammed.config.kinds import KeepsValues
@@ -211,10 +212,16 @@ class LibraryConfig(OptimizerConfig):
     name: Literal["library"] = "library"
     of: str = "SOAP"
     """The name of its class."""
-    options: dict[
-        str, bool | int | float | str | Annotated[tuple[float, ...], Field(strict=False)]
-    ] = Field(default_factory=dict)
+    options: dict[str, bool | int | float | str | tuple[float, ...]] = Field(default_factory=dict)
     """What else the class takes, such as ``{betas: [0.95, 0.95], precondition_frequency: 10}``."""
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _lists_are_tuples(cls, options: Any) -> Any:
+        """Not left to a lax branch of the union, which pydantic 2.10 does not try."""
+        if not isinstance(options, Mapping):
+            return options
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
 
     @property
     def curvature_every(self) -> int | None:

@@ -88,7 +88,7 @@ class GatedAttention(Block):
         """The weights, [B, 1, S, S], which need not add up to 1."""
         base = self.activation(self.shared(x))[:, None]
         q, k, mask = self.position_encoding.attend(self.query(base), self.key(base), mask, tables)
-        count = torch.tensor(x.shape[1], device=x.device)
+        count: int | Tensor = x.shape[1]
         scores = q @ k.mT
         if mask is not None:
             scores = scores.masked_fill(~mask, 0.0)

@@ -222,7 +222,8 @@ def _compare_weights_now(step: TrainStep, group: Group) -> None:
     group.compare({"its weights": _hash(step.parameters)}, hint)
 
 
-def _compare_first_weights(step: TrainStep, group: Group) -> None:
+def _check_start(step: TrainStep, group: Group) -> None:
+    """Check that several processes can train this, and that they start with the same weights."""
     if step.curvature is not None:
         raise InputError(
             "the curvature of the loss is measured by a single process: leave torchrun"
@@ -312,7 +313,7 @@ def leading(
         step.before_microbatch = partial(leave_update, signals)
         yield step
         return
-    _compare_first_weights(step, group)
+    _check_start(step, group)
     with watchdog.Watchdog() as watch:
         step.before_microbatch = watch.beat
         try:
@@ -339,7 +340,7 @@ def follow(
     step = build_for(config, corpus, device)
     if load_checkpoint(checkpoints, step, corpus.sha256).generation is None:
         share_start(step, group)
-    _compare_first_weights(step, group)
+    _check_start(step, group)
     stream = RowStream(corpus, config.seed, config.order)
     with noted_signals(), watchdog.Watchdog() as watch:  # the leader answers signals for all
         step.before_microbatch = watch.beat
