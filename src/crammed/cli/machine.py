@@ -113,11 +113,12 @@ def watch(
     from crammed.runs.listing import list_runs
 
     list_runs(folder)  # refuses what is no folder
+    # Before the line that names Ctrl-C is printed: from then on somebody may press it.
+    signal.signal(signal.SIGINT, lambda *_: sys.exit())
     with Server(folder, port) as server:
         os.nice(10)  # drawing must not slow training down
         typer.echo(f"{server.address} shows the runs below {one_line(folder)}; Ctrl-C ends it")
         sys.stdout.flush()
-        signal.signal(signal.SIGINT, lambda *_: sys.exit())
         server.serve_forever()
 
 
