@@ -20,9 +20,9 @@ def tasks(tmp_path: Path) -> Path:
     """A suite of one's own, whose label says which of two words a text contains."""
     folder = tmp_path / "tasks"
     folder.mkdir()
-    rows = [{"text": f"the {('boat', 'fox')[n % 2]} number {n}", "label": n % 2} for n in range(48)]
-    for split in ("train", "validation"):
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = [{"text": f"the {('boat', 'fox')[n % 2]} number {n}", "label": n % 2} for n in range(96)]
+    for split, part in (("train", rows[:48]), ("validation", rows[48:])):
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
     (tmp_path / "mine.yaml").write_text("tasks: {animals: {text: text, metric: accuracy}}\n")
     (tmp_path / "quick.yaml").write_text("{seeds: 2, epochs: 1, batch: 8, max_length: 32}\n")
     return folder
@@ -34,7 +34,16 @@ def test_all_three_are_trained_scored_and_shown(
     save_family(tmp_path / "encoder", "bert")
     words: list[str | Path] = ["decide", "encoder", *SMALL, "--data", text_file]
     words += ["--suite", "mine.yaml", "--tasks-data", tasks, "--protocol", "quick.yaml"]
-    words += ["--budget", "4updates", "--out", "out", "--device", "cpu", "--json"]
+    words += [
+        "--task-adaptive",
+        "--budget",
+        "4updates",
+        "--out",
+        "out",
+        "--device",
+        "cpu",
+        "--json",
+    ]
     done = command(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -44,6 +53,11 @@ def test_all_three_are_trained_scored_and_shown(
     assert (tmp_path / "out/from-scratch/summary.json").exists()
     adapted = json.loads((tmp_path / "out/adapted/summary.json").read_text())
     assert "adapted from encoder" in adapted["outside_rules"]
+    scratch, other = (
+        json.loads((tmp_path / "out" / way / "config.json").read_text())["data"]["sources"]
+        for way in ("from-scratch", "adapted")
+    )
+    assert other == [*scratch, {**scratch[0], "path": str(tasks), "suite": f"{tmp_path}/mine.yaml"}]
     page = (tmp_path / "out/report.html").read_text("utf-8")
     assert 'href="from-scratch/report.html"' in page
     assert f"{ways['adapted']['score']:.1f}" in page
@@ -62,6 +76,7 @@ def test_all_three_are_trained_scored_and_shown(
         suite="mine.yaml",
         tasks_data=tasks,
         protocol="quick.yaml",
+        task_adaptive=True,
         budget="4updates",
         out="out",
         device="cpu",

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from crammed.adaptation import objective
 from crammed.adaptation.card import model_card
-from crammed.adaptation.general_text import OldText, Replay
+from crammed.adaptation.general_text import OldText, Replay, TaskTexts
 from crammed.adaptation.original import Original
 from crammed.adaptation.shape import refuse_foreign_keys, refuse_unfit, with_defaults
 from crammed.config import DataConfig, RunConfig
@@ -44,12 +44,14 @@ def ask_for(
     overrides: list[str],
     fixed: dict[str, Any],
     replay: Replay | None = None,
+    tasks: TaskTexts | None = None,
 ) -> Asked:
     """Read what a command asks for.
 
     Args:
         overrides, fixed: as in `crammed.rules.recipe.ask`.
         replay: general text to mix into the sources.
+        tasks: texts of tasks to mix into them.
 
     Raises:
         InputError: as there, or the model cannot follow what is asked for.
@@ -57,9 +59,11 @@ def ask_for(
     refuse_foreign_keys(overrides)
     fixed = {**fixed, "adapts": original.sha256}
     asked = ask(RECIPE, overrides, fixed)
-    if replay is not None:
-        sources = replay.beside(asked.config.data)
-        asked = ask(RECIPE, overrides, overlaid(fixed, {"data": {"sources": sources}}, RunConfig))
+    for more in (tasks, replay):
+        if more is not None:
+            sources = more.beside(asked.config.data)
+            own = overlaid(fixed, {"data": {"sources": sources}}, RunConfig)
+            asked = ask(RECIPE, overrides, own)
     asked = with_defaults(asked, original.shape, original.name)
     refuse_unfit(asked.config, original.name)
     return asked

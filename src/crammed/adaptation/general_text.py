@@ -1,4 +1,4 @@
-"""General text beside one's own: some of it replayed in training, some to measure forgetting on."""
+"""Text beside one's own: general text, replayed or to measure forgetting on, and that of tasks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crammed.config import DataConfig
+from crammed.config import DataConfig, DownstreamConfig
 from crammed.data.preparing.read.source import open_sources
+from crammed.data.preparing.read.task_texts import open_training_texts
 from crammed.data.preparing.select.given_heldout import GivenHeldout
 from crammed.errors import InputError
 from crammed.files.folders import new_folder
@@ -65,8 +66,38 @@ class Replay:
         parts = [part for source in open_sources(data) for part in source.parts]
         size = sum(len(text) for part in parts for text in part.documents())
         most = max(1, round(size * self.share / (1.0 - self.share)))
-        own = [source.model_dump(mode="json") for source in data.sources]
-        return [*own, {"path": self.path, "max_characters": most}]
+        return [*_own(data), {"path": self.path, "max_characters": most}]
+
+
+@dataclass(frozen=True)
+class TaskTexts:
+    """Texts of one's own tasks to mix into training (Gururangan et al. 2020).
+
+    Attributes:
+        suite, data: as in `SourceConfig`.
+    """
+
+    suite: str
+    data: str
+
+    @classmethod
+    def of(cls, suite: str, data: str) -> TaskTexts:
+        """A suite and the folder of its tasks, or ``hub``, to be found from any folder.
+
+        Raises:
+            InputError: there is no such suite or no data, or training rows are scored.
+        """
+        named = DownstreamConfig(suite=suite, data=data).absolute()
+        open_training_texts(named.suite, named.data)
+        return cls(named.suite, named.data)
+
+    def beside(self, data: DataConfig) -> list[dict[str, Any]]:
+        """The sources of `data`, and these texts."""
+        return [*_own(data), {"path": self.data, "suite": self.suite}]
+
+
+def _own(data: DataConfig) -> list[dict[str, Any]]:
+    return [source.model_dump(mode="json") for source in data.sources]
 
 
 @dataclass(frozen=True)

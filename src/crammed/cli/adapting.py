@@ -37,6 +37,18 @@ def adapt(
         str | None,
         typer.Option(metavar="PATH", help="Text of the old domain, to measure forgetting on."),
     ] = None,
+    task_adaptive: Annotated[
+        str | None,
+        typer.Option(
+            "--task-adaptive",
+            metavar="SUITE",
+            help="Also learn from the training texts of tasks, without labels.",
+        ),
+    ] = None,
+    tasks_data: Annotated[
+        str | None,
+        typer.Option("--tasks-data", metavar="DIR", help="Folder of these tasks, or hub."),
+    ] = None,
     budget: BudgetOption = None,
     seed: SeedOption = None,
     out: RunOption = None,
@@ -54,6 +66,8 @@ def adapt(
         corpus=corpus,
         replay=replay,
         old_text=old_text,
+        task_adaptive=task_adaptive,
+        tasks_data=tasks_data,
         budget=budget,
         seed=seed,
         out=out,

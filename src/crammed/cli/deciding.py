@@ -45,6 +45,10 @@ def decide(
     ] = None,
     data: DataOption = None,
     tasks: TasksOption = None,
+    task_adaptive: Annotated[
+        bool,
+        typer.Option("--task-adaptive", help="Adapt to the training texts of the tasks as well."),
+    ] = False,
     budget: BudgetOption = None,
     seed: SeedOption = None,
     seeds: SeedsOption = None,
@@ -70,6 +74,7 @@ def decide(
         suite=suite,
         tasks_data=tasks_data,
         tasks=tasks,
+        task_adaptive=task_adaptive,
         budget=budget,
         seed=seed,
         seeds=seeds,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from crammed.config.base import Names, PositiveFloat, PositiveInt, Section
+from crammed.config.base import Later, Names, PositiveFloat, PositiveInt, Section
 from crammed.files.addresses import is_address
 from crammed.schedule import OpenFraction
 
@@ -56,6 +56,17 @@ class SourceConfig(Section):
     """Its part of the text, relative to those of the other sources: sets `weight` by the sizes."""
     max_characters: PositiveInt | None = None
     """Start no further document once this many characters have been read."""
+    suite: Annotated[str | None, Later()] = None
+    """A suite of tasks, whose folder (or `hub`) `path` then is: the text is that of the rows that
+    its tasks are fine-tuned on, without labels."""
+
+    @model_validator(mode="after")
+    def _suites_say_what_text_is(self) -> SourceConfig:
+        reading = ("documents", "format", "text_field", "where")
+        given = [name for name in reading if getattr(self, name)]
+        if self.suite is not None and given:
+            raise ValueError(f"a suite says what its texts are: leave {given[0]} out")
+        return self
 
     @property
     def is_remote(self) -> bool:

@@ -272,6 +272,8 @@ class RunConfig(Section):
                 shown["path"] = without_secrets(source.path)
             if source.is_on_disk:
                 shown["path"] = Path(source.path).name
+            if source.suite is not None:
+                shown["suite"] = Path(source.suite).name
         clean = self.data.clean
         if clean.downstream is not None:
             suites = [suite.without_folders() for suite in clean.downstream]

@@ -10,6 +10,7 @@ from typing import cast, get_args
 
 from crammed import deciding
 from crammed.adaptation.adapting import Adaptation, ask_for
+from crammed.adaptation.general_text import TaskTexts
 from crammed.adaptation.original import Original
 from crammed.budget import Budget
 from crammed.embedding.making import make
@@ -121,6 +122,7 @@ def decide(
     suite: File,
     tasks_data: File,
     tasks: str | Sequence[str] | None = None,
+    task_adaptive: bool = False,
     budget: str | Budget | None = None,
     seed: int | None = None,
     seeds: int | None = None,
@@ -138,6 +140,7 @@ def decide(
         model: an encoder of others: a Hugging Face folder, or a name on the hub.
         recipe, overrides: what to train from scratch; values of data, batch and compute are for
             both runs.
+        task_adaptive: adapt to the texts of the tasks' training rows as well.
         out: the folder for everything.
 
     The other arguments, and errors, are those of `crammed.run` and `evaluate`.
@@ -156,7 +159,9 @@ def decide(
     )
     folder = behind_links(Path(out))
     runs, words = deciding.places(folder), words_of(overrides)
-    both, other = [*filter(_OF_BOTH.match, words)], partial(ask_for, original)
+    both = [*filter(_OF_BOTH.match, words)]
+    texts = TaskTexts.of(request.suite, request.data) if task_adaptive else None
+    other = partial(ask_for, original, tasks=texts)
     scratch, _, _ = configure(recipe, words, {}, budget, seed, data, out=runs[SCRATCH])
     adapting, _, _ = configure(None, both, {}, budget, seed, data, out=runs[ADAPTED], ask=other)
     with shown_progress() as progress:

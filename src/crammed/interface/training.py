@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from crammed.adaptation.adapting import Adaptation, ask_for
-from crammed.adaptation.general_text import Replay
+from crammed.adaptation.general_text import Replay, TaskTexts
 from crammed.adaptation.original import Original
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
@@ -183,6 +183,8 @@ def adapt(
     corpus: File | None = None,
     replay: str | None = None,
     old_text: File | None = None,
+    task_adaptive: File | None = None,
+    tasks_data: File | None = None,
     budget: str | Budget | None = None,
     seed: int | None = None,
     out: File | None = None,
@@ -193,6 +195,9 @@ def adapt(
         model: a run, a Hugging Face folder, or a name on the hub.
         replay: general text to mix in, such as ``wiki.jsonl:0.1``.
         old_text: text of the old domain, to measure forgetting on.
+        task_adaptive: a suite; the texts of its tasks' training rows are learned from as well, or
+            alone without `data`.
+        tasks_data: folder of that suite's tasks, or ``hub``.
 
     The other arguments, and errors, are those of `run`.
     """
@@ -200,6 +205,7 @@ def adapt(
         raise InputError("adapt trains in one process: start it without torchrun")
     original = Original.find(str(model))
     mixed = _replay(replay, corpus)
+    tasks = _task_texts(task_adaptive, tasks_data, corpus)
     asked, opened, path = configure(
         None,
         overrides,
@@ -210,7 +216,7 @@ def adapt(
         corpus,
         out=out,
         last="report.html",
-        ask=partial(ask_for, original, replay=mixed),
+        ask=partial(ask_for, original, replay=mixed, tasks=tasks),
     )
     assert path is not None
     if opened is not None:
@@ -237,6 +243,27 @@ def _replay(words: str | None, corpus: File | None) -> Replay | None:
         raise InputError("--replay mixes text while it is prepared: name the text with --data")
     given = Replay.parse(words)
     return Replay(absolute_source(given.path, "--replay"), given.share)
+
+
+def _task_texts(suite: File | None, data: File | None, corpus: File | None) -> TaskTexts | None:
+    """What ``--task-adaptive`` names.
+
+    Raises:
+        InputError: it or its folder is wrong or missing, or the corpus is prepared already.
+    """
+    if suite is None and data is None:
+        return None
+    if suite is None:
+        raise InputError(
+            "--tasks-data needs the suite whose texts to learn from: --task-adaptive SUITE"
+        )
+    if data is None:
+        raise InputError(f"suite {suite} needs the folder of its tasks: --tasks-data DIR")
+    if corpus is not None:
+        raise InputError(
+            "--task-adaptive mixes text while it is prepared: name the text with --data"
+        )
+    return TaskTexts.of(str(suite), str(data))
 
 
 def _path(file: File | None) -> Path | None:

@@ -58,6 +58,48 @@ def splits_in(suite: Suite, data: Path | None) -> list[tuple[FoundSplit, list[Ta
     return splits
 
 
+def training_splits(suite: Suite, data: Path | None) -> dict[str, FoundSplit]:
+    """The training splits that exist, by task.
+
+    Raises:
+        InputError: there is none, `data` is not a folder, or one has the rows of a split that a
+            task of the suite is scored or tested on.
+    """
+    opened, tasks = open_data(suite, data), suite.tasks.values()
+    found = {task.name: opened.find(task.folders, task.train) for task in tasks}
+    splits = {name: split for name, split in found.items() if split is not None}
+    if not splits:
+        raise _no_tasks(suite, data)
+    scored = [_existing(opened, task, {**task.numbers, **task.test}) for task in tasks]
+    digests = {split.digest() for each in scored for split in each.values()}
+    for name, split in splits.items():
+        if split.digest() in digests:
+            raise InputError(
+                f"{split.shown} is trained on and scored: leave task {name} out of the suite whose "
+                "texts are learned from"
+            )
+    return splits
+
+
+def training_texts(task: Task, data: Path | None, suite: Suite) -> Iterator[str]:
+    """The texts of the rows that a task is fine-tuned on, as a model sees them, without labels.
+
+    A row repeats no text; rows may.
+
+    Raises:
+        InputError: they are missing or damaged; the message names the file and the line or row.
+    """
+    train = _find(open_data(suite, data), task, SplitSpec(split=task.train))
+    columns = TaskColumns(task, task.text, ())
+    for place, record in _WithText(_sampled(train, task), columns):
+        with _at(place):
+            sequences = columns.texts(record)
+        if task.kind == "tokens":
+            yield " ".join(sequences[0])
+        else:
+            yield from dict.fromkeys(text for texts in sequences for text in texts)
+
+
 def _no_tasks(suite: Suite, data: Path | None) -> InputError:
     folders = ", ".join(" or ".join(task.folders) for task in suite.tasks.values())
     return InputError(

@@ -23,6 +23,7 @@ from typing import Any, Protocol, get_args
 from crammed.config import DataConfig, SourceConfig, TextDocuments
 from crammed.data.preparing.read.python_docs import PythonDocs
 from crammed.data.preparing.read.search import Found, Wanted, find_files
+from crammed.data.preparing.read.task_texts import TrainingTexts, open_training_texts
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
 from crammed.files.hashes import sha256
@@ -213,6 +214,9 @@ def describe_reading(sources: Sequence[Source], data: DataConfig) -> Iterator[st
     ignored: Counter[str] = sum((source.ignored for source in sources), Counter())
     if ignored:
         yield ignored_files(ignored)
+    of_tasks = [p.task for s in sources for p in s.parts if isinstance(p, TrainingTexts)]
+    if of_tasks:
+        yield f"training texts of {', '.join(of_tasks)}, without their labels"
     without = [name for source in sources for name in source.without_field]
     if without:
         yield (
@@ -269,6 +273,9 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
         if config.where:
             raise InputError("python-docs has no fields: leave `where` out for it")
         name, parts = "python-docs", [PythonDocs()]
+    elif config.suite is not None:
+        name, of_tasks = open_training_texts(config.suite, config.path)
+        parts = [*of_tasks]
     elif config.path.startswith("hub:"):
         name = config.path.removeprefix("hub:")
         shards = hub.open_parts(name, config.text_field, options)
