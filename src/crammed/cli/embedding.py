@@ -27,6 +27,9 @@ def embed(
         Path | None,
         typer.Option(metavar="FILE", help="Score on rated pairs: sentence1, sentence2, score."),
     ] = None,
+    beside: Annotated[
+        str | None, typer.Option(metavar="OTHER", help="Score this model's vectors as well.")
+    ] = None,
     batch: Annotated[int, typer.Option(help="Pairs of an update.")] = 64,
     length: Annotated[int, typer.Option(help="Tokens of a text at most.")] = 128,
     seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
@@ -45,6 +48,7 @@ def embed(
         budget=budget or DEFAULT,
         partners=partners,
         pairs=pairs,
+        beside=beside,
         batch=batch,
         length=length,
         seed=seed,

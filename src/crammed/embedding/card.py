@@ -4,31 +4,51 @@ from __future__ import annotations
 
 from typing import Any
 
+Table = tuple[list[str], list[tuple[str, list[str]]]]
+"""Names of columns, and rows with their names."""
+NONE = "-"
+"""A score that there is not, such as BM25's of rated pairs."""
+
+
+def score_table(result: dict[str, Any]) -> Table:
+    """What was scored: untuned, tuned and, where they were, BM25 and another model."""
+    columns = {"untuned": result["before"], "tuned": result["after"]}
+    if result["bm25"] is not None:
+        columns["BM25"] = {"retrieval": result["bm25"], "unrelated": None, "spearman": None}
+    if result["beside"] is not None:
+        columns[result["beside"]["name"]] = result["beside"]
+    after, each, rows = result["after"], columns.values(), []
+    if after["retrieval"] is not None:
+        for name, shown in (("recall@1", "recall@1"), ("mrr", "MRR")):
+            row = f"next passage among {after['retrieval']['among']:,}, {shown}"
+            rows.append((row, [f"{one['retrieval'][name]:.1f}" for one in each]))
+        rows.append(("cosines of unrelated", [_span(one["unrelated"]) for one in each]))
+    if after["spearman"] is not None:
+        cells = [NONE if one["spearman"] is None else f"{one['spearman']:.1f}" for one in each]
+        rows.append(("rated pairs, Spearman", cells))
+    return [*columns], rows
+
+
+def _span(quantiles: dict[str, float] | None) -> str:
+    return NONE if quantiles is None else f"{quantiles['5 %']:.2f} to {quantiles['95 %']:.2f}"
+
 
 def score_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
-    """What was scored, untuned -> tuned."""
-    before, after = result["before"], result["after"]
+    """The table in words: untuned -> tuned; the others."""
+    (_, _, *names), rows = score_table(result)
     lines = []
-    if after["retrieval"] is not None:
-        among = after["retrieval"]["among"]
-        for name in ("recall@1", "mrr"):
-            shown = "recall@1" if name == "recall@1" else "MRR"
-            values = f"{before['retrieval'][name]:.1f} -> {after['retrieval'][name]:.1f}"
-            lines.append((f"next passage, {shown}", f"{values} (among {among:,})"))
-        spans = (
-            f"{e['5 %']:.2f} to {e['95 %']:.2f}" for e in (before["unrelated"], after["unrelated"])
-        )
-        lines.append(("cosines of unrelated", " -> ".join(spans)))
-    if after["spearman"] is not None:
-        lines.append(
-            ("rated pairs, Spearman", f"{before['spearman']:.1f} -> {after['spearman']:.1f}")
-        )
+    for name, (untuned, tuned, *cells) in rows:
+        others = [f"{who} {cell}" for who, cell in zip(names, cells, strict=True) if cell != NONE]
+        lines.append((name, "; ".join([f"{untuned} -> {tuned}", *others])))
     return lines
 
 
 def card(result: dict[str, Any], *, trust: bool) -> str:
     """The text of README.md."""
-    table = "\n".join(f"| {name} | {values} |" for name, values in score_lines(result))
+    columns, rows = score_table(result)
+    lines = [["in percent but for cosines", *columns], ["---"] * (1 + len(columns))]
+    lines += [[name, *cells] for name, cells in rows]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     code = ", trust_remote_code=True" if trust else ""
     return f"""---
 library_name: sentence-transformers
@@ -48,7 +68,5 @@ model = SentenceTransformer("FOLDER"{code})
 vectors = model.encode(["A first text.", "A second one."])
 ```
 
-| scored on | before -> after, in percent but for cosines |
-|---|---|
 {table}
 """

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crammed.config import ComputeConfig
+from crammed.embedding.beside import Beside, bm25_retrieval
 from crammed.embedding.card import card
 from crammed.embedding.folder import difference, write_embedder
 from crammed.embedding.passages import Passages
@@ -26,6 +27,7 @@ from crammed.extras import import_extra
 from crammed.files.folders import check_vacant, new_folder
 from crammed.files.writing import write_json, write_text
 from crammed.machine.device import choose_device
+from crammed.tasks.rows import Rows
 from crammed.terminal.progress import Progress
 
 RESULT = "embedding.json"
@@ -40,6 +42,7 @@ def make(
     compute: ComputeConfig,
     progress: Progress,
     *,
+    beside: str | None = None,
     trust_remote_code: bool = False,
 ) -> dict[str, Any]:
     """Tune an encoder, and keep it in a new folder for sentence-transformers.
@@ -47,6 +50,7 @@ def make(
     Args:
         model: a run, a Hugging Face folder, or a name on the hub.
         pairs: a file of rated pairs of texts to score on.
+        beside: another model, whose vectors are scored as well.
 
     Returns:
         what ``embedding.json`` in the folder holds; ``difference`` is None where
@@ -64,6 +68,7 @@ def make(
     backbone = HuggingFaceBackbone(name, source, trust_remote_code=trust)
     if backbone.width is None:
         raise InputError(f"config.json of {name} has no hidden_size: name another encoder")
+    other = None if beside is None else Beside.load(beside, trust_remote_code=trust_remote_code)
     tuning = replace(tuning, length=min(tuning.length, backbone.trained_length))
     passages = Passages.read(sources, tuning.length, tuning.seed, progress)
     numerics = Numerics.on(choose_device(compute))
@@ -72,6 +77,7 @@ def make(
     scored = (mean, backbone, passages.heldout, rated, tuning.length, numerics)
     with progress.task("scoring it untuned"):
         before = scores(*scored)
+    others = _others(other, passages.heldout, rated, tuning.length, numerics, progress)
     with progress.task("tokenizing") as task:
         texts = [(text,) for text in passages.texts]
         rows = encoded(backbone, texts, tuning.length, numerics.device)
@@ -83,7 +89,7 @@ def make(
             after = scores(*scored)
         done = {"updates": work.updates, "tokens": work.tokens, "passages": len(rows)}
         result = {"model": name, "sources": [*sources], **tuning.values(), **done}
-        result |= {"before": before, "after": after}
+        result |= {"before": before, "after": after, **others}
         write_embedder(folder, source, inner(encoder), tuning.length, backbone.width)
         sample = passages.texts[:8]
         ours = vectors(mean, backbone, sample, tuning.length, numerics)
@@ -91,6 +97,22 @@ def make(
         write_json(folder / RESULT, result)
         write_text(folder / "README.md", card(result, trust=trust))
     return result
+
+
+def _others(
+    beside: Beside | None,
+    heldout: Sequence[tuple[str, str]],
+    rated: Rows | None,
+    length: int,
+    numerics: Numerics,
+    progress: Progress,
+) -> dict[str, Any]:
+    """What the tuned vectors are compared with; see `bm25_retrieval` and `Beside.scores`."""
+    found: dict[str, Any] = {"bm25": bm25_retrieval(heldout, progress), "beside": None}
+    if beside is not None:
+        with progress.task(f"scoring {beside.backbone.name}"):
+            found["beside"] = beside.scores(heldout, rated, length, numerics)
+    return found
 
 
 def _pairs(passages: Passages, tuning: Tuning) -> NDArray[np.int64]:

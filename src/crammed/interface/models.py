@@ -220,6 +220,7 @@ def embed(
     budget: str | Budget = "10m",
     partners: str = "neighbours",
     pairs: File | None = None,
+    beside: File | None = None,
     batch: int = 64,
     length: int = 128,
     seed: int = 0,
@@ -237,6 +238,7 @@ def embed(
         partners: what a passage is to be near to: ``neighbours``, or itself with other
             ``dropout``.
         pairs: a file of pairs of texts that people rated, to score on.
+        beside: another model, whose vectors are scored as well.
         batch: pairs of an update.
         length: tokens at which texts are truncated.
 
@@ -260,6 +262,7 @@ def embed(
             rated,
             compute,
             progress,
+            beside=None if beside is None else str(beside),
             trust_remote_code=trust_remote_code,
         )
     return Embedder(kept, result)

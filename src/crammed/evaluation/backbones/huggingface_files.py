@@ -28,6 +28,8 @@ _REST = (
     "added_tokens.json",
     "*.py",
 )
+_OF_VECTORS = ("modules.json", "sentence_bert_config.json", "*_Pooling/config.json")
+"""What sentence-transformers adds; it changes nothing of the encoder."""
 
 
 def find(spec: str) -> tuple[str, Path]:
@@ -43,11 +45,12 @@ def find(spec: str) -> tuple[str, Path]:
         return path.resolve().name, path
     from huggingface_hub import snapshot_download
 
+    others = (*_REST, *_OF_VECTORS)
     try:
         with quiet_transformers():
-            folder = Path(snapshot_download(spec, allow_patterns=[_WEIGHTS[0], *_REST]))
+            folder = Path(snapshot_download(spec, allow_patterns=[_WEIGHTS[0], *others]))
             if not _weights(folder):
-                folder = Path(snapshot_download(spec, allow_patterns=[*_WEIGHTS, *_REST]))
+                folder = Path(snapshot_download(spec, allow_patterns=[*_WEIGHTS, *others]))
     except Exception as error:  # from the network, the hub or the cache
         raise InputError(
             f"no such model: {spec} is not a folder, and the Hugging Face hub did not provide it "
