@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,8 +44,6 @@ def test_bm25_is_left_out_in_one_line_where_it_is_not_installed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(beside, "find_spec", lambda name: None)
-    import sys
-
     assert bm25_retrieval(PASSAGES, Progress(sys.stderr)) is None
     said = capsys.readouterr().err
     assert said.count("\n") == 1
@@ -54,13 +53,11 @@ def test_bm25_is_left_out_in_one_line_where_it_is_not_installed(
 
 def in_library(folder: Path, pooling: dict[str, Any], length: int = 6) -> Path:
     """The folder as sentence-transformers keeps it, with vectors of length 1."""
-    kinds = ("Transformer", "Pooling", "Normalize")
+    kinds, paths = ("Transformer", "Pooling", "Normalize"), ("", "1_Pooling", "2_Normalize")
     modules = [
-        {"idx": n, "name": str(n), "path": f"{n}_{kind}" * (n > 0), "type": f"{kind}s.{kind}"}
-        for n, kind in enumerate(kinds)
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for n, (kind, path) in enumerate(zip(kinds, paths, strict=True))
     ]
-    for module in modules:
-        module["type"] = f"sentence_transformers.models.{kinds[module['idx']]}"
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir()
     (folder / "2_Normalize").mkdir()

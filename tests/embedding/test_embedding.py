@@ -107,7 +107,10 @@ def test_ranks_count_ties_against_the_model() -> None:
     }
 
 
-@pytest.mark.parametrize(("name", "partners"), [("bert", "neighbours"), ("modernbert", "dropout")])
+@pytest.mark.parametrize(
+    ("name", "partners"),
+    [("bert", "neighbours"), ("modernbert", "dropout"), ("bert", "denoise")],
+)
 def test_texts_are_told_apart_afterwards(
     tmp_path: Path,
     model_folders: dict[str, Path],
@@ -131,7 +134,8 @@ def test_texts_are_told_apart_afterwards(
     before, after = made.result["before"], made.result["after"]
     assert made.result["updates"] == 40
     assert all(-100.0 <= scores["spearman"] <= 100.0 for scores in (before, after))
-    assert after["unrelated"]["50 %"] < before["unrelated"]["50 %"]
+    if partners != "denoise":
+        assert after["unrelated"]["50 %"] < before["unrelated"]["50 %"]
     if partners == "neighbours":
         assert after["retrieval"]["mrr"] > before["retrieval"]["mrr"]
     assert json.loads((out / "embedding.json").read_text()) == made.result
@@ -164,7 +168,7 @@ def test_the_command_takes_a_model_with_code(
         *("--budget", "2updates", "--length", "24", "--device", "cpu"),
     )
     assert done.returncode == 0, done.stderr
-    assert "next passage, MRR" in done.stdout
+    assert "next passage among 18, MRR" in done.stdout
     assert str(tmp_path / "a") in done.stdout
     assert "trust_remote_code=True" in (tmp_path / "a" / "README.md").read_text()
     check_folder(tmp_path / "a", trust=True)

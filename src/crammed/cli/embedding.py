@@ -21,7 +21,11 @@ def embed(
     data: DataOption = None,
     budget: BudgetOption = None,
     partners: Annotated[
-        str, typer.Option(help="What a passage is to be near to: neighbours, or itself (dropout).")
+        str,
+        typer.Option(
+            help="What a passage is to be near to: neighbours, or itself (dropout); or denoise: it "
+            "is rebuilt from its vector."
+        ),
     ] = "neighbours",
     pairs: Annotated[
         Path | None,

@@ -8,24 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from crammed.config import ComputeConfig
 from crammed.embedding.beside import Beside, bm25_retrieval
 from crammed.embedding.card import card
+from crammed.embedding.denoising import Denoising
 from crammed.embedding.folder import difference, write_embedder
 from crammed.embedding.passages import Passages
 from crammed.embedding.scoring import read_pairs, scores, vectors
-from crammed.embedding.tuning import DROPOUT, Tuning, tune
+from crammed.embedding.tuning import DROPOUT, Contrast, Tuning, tune
 from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone, inner
 from crammed.evaluation.backbones.spec import BackboneSpec
+from crammed.evaluation.finetuning.batches import EncodedSplit
 from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.vectors import MeanOfTokens, encoded
 from crammed.export.huggingface import comes_with_our_code
 from crammed.extras import import_extra
 from crammed.files.folders import check_vacant, new_folder
 from crammed.files.writing import write_json, write_text
+from crammed.keys import key
 from crammed.machine.device import choose_device
 from crammed.tasks.rows import Rows
 from crammed.terminal.progress import Progress
@@ -72,28 +76,24 @@ def make(
     tuning = replace(tuning, length=min(tuning.length, backbone.trained_length))
     passages = Passages.read(sources, tuning.length, tuning.seed, progress)
     numerics = Numerics.on(choose_device(compute))
-    encoder = backbone.encoder_to_train(tuning.seed, DROPOUT)
-    mean = MeanOfTokens(encoder).to(numerics.device)
+    mean = MeanOfTokens(backbone.encoder_to_train(tuning.seed, DROPOUT)).to(numerics.device)
     scored = (mean, backbone, passages.heldout, rated, tuning.length, numerics)
     with progress.task("scoring it untuned"):
         before = scores(*scored)
     others = _others(other, passages.heldout, rated, tuning.length, numerics, progress)
-    with progress.task("tokenizing") as task:
-        texts = [(text,) for text in passages.texts]
-        rows = encoded(backbone, texts, tuning.length, numerics.device)
-        task.update(1, f"{len(rows):,} passages")
-    partners = _pairs(passages, tuning)
+    rows = _rows(passages, backbone, tuning, numerics, progress)
     with new_folder(out) as folder:  # before the budget is spent: another process may be making it
-        work = tune(mean, backbone.width, rows, partners, tuning, numerics, progress)
+        objective = _objective(mean, backbone, tuning).to(numerics.device)
+        partners = _pairs(passages, tuning)
+        work = tune(objective, backbone.width, rows, partners, tuning, numerics, progress)
         with progress.task("scoring it tuned"):
             after = scores(*scored)
-        done = {"updates": work.updates, "tokens": work.tokens, "passages": len(rows)}
-        result = {"model": name, "sources": [*sources], **tuning.values(), **done}
+        result = {"model": name, "sources": [*sources], **tuning.values()}
+        result |= {"updates": work.updates, "tokens": work.tokens, "passages": len(rows)}
         result |= {"before": before, "after": after, **others}
-        write_embedder(folder, source, inner(encoder), tuning.length, backbone.width)
-        sample = passages.texts[:8]
-        ours = vectors(mean, backbone, sample, tuning.length, numerics)
-        result["difference"] = difference(folder, sample, ours, trust=trust)
+        write_embedder(folder, source, inner(mean.encoder), tuning.length, backbone.width)
+        ours = vectors(mean, backbone, passages.texts[:8], tuning.length, numerics)
+        result["difference"] = difference(folder, passages.texts[:8], ours, trust=trust)
         write_json(folder / RESULT, result)
         write_text(folder / "README.md", card(result, trust=trust))
     return result
@@ -115,8 +115,36 @@ def _others(
     return found
 
 
+def _rows(
+    passages: Passages,
+    backbone: HuggingFaceBackbone,
+    tuning: Tuning,
+    numerics: Numerics,
+    progress: Progress,
+) -> EncodedSplit:
+    with progress.task("tokenizing") as task:
+        texts = [(text,) for text in passages.texts]
+        rows = encoded(backbone, texts, tuning.length, numerics.device)
+        task.update(1, f"{len(rows):,} passages")
+    return rows
+
+
+def _objective(
+    mean: MeanOfTokens, backbone: HuggingFaceBackbone, tuning: Tuning
+) -> Contrast | Denoising:
+    """What is learned, with the model in it."""
+    if tuning.partners != "denoise":
+        return Contrast(mean)
+    assert backbone.width is not None
+    table = inner(mean.encoder).get_input_embeddings().weight
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(key(tuning.seed, "decoder"))
+        return Denoising(mean, table, backbone.width, tuning.length, backbone.specials)
+
+
 def _pairs(passages: Passages, tuning: Tuning) -> NDArray[np.int64]:
-    """Numbers of the passages that belong together, [N, 2]."""
-    if tuning.partners == "dropout":
-        return np.arange(len(passages.texts))[:, None].repeat(2, axis=1)
-    return np.array(passages.pairs, np.int64).reshape(-1, 2)
+    """Numbers of the passages that belong together, [N, 2], or of all, [N, 1]."""
+    alone = np.arange(len(passages.texts))[:, None]
+    if tuning.partners == "neighbours":
+        return np.array(passages.pairs, np.int64).reshape(-1, 2)
+    return alone if tuning.partners == "denoise" else alone.repeat(2, axis=1)

@@ -1,13 +1,14 @@
 """The contrastive loss, and the loop: a text's vector shall be nearest to that of its partner.
 
 The partner is the next passage of the same document or, as in SimCSE (arXiv 2104.08821), the same
-passage with other dropout. The other texts of the batch are what it must be told from.
+passage with other dropout. The other texts of the batch are what it must be told from. The loop
+also serves `crammed.embedding.denoising`, where a text has no partner.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -18,14 +19,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from crammed.budget import Budget, Clock, Work
+from crammed.embedding.denoising import RATE as DECODER_RATE
+from crammed.embedding.denoising import Denoising
 from crammed.errors import InputError
-from crammed.evaluation.finetuning.batches import EncodedSplit
+from crammed.evaluation.finetuning.batches import Batch, EncodedSplit
 from crammed.evaluation.finetuning.engine import Numerics
 from crammed.keys import key
 from crammed.schedule import LinearToZero
 from crammed.terminal.progress import Progress
 
-Partners = Literal["neighbours", "dropout"]
+Partners = Literal["neighbours", "dropout", "denoise"]
 TEMPERATURE = 0.05
 DROPOUT = 0.1
 RATE, OF_WIDTH = 3e-5, 768
@@ -38,7 +41,7 @@ class Tuning:
     """How to tune.
 
     Attributes:
-        batch: pairs of an update.
+        batch: pairs of an update, or texts without partners.
         length: tokens at which texts are truncated.
     """
 
@@ -75,8 +78,28 @@ def contrastive_loss(one: Tensor, other: Tensor) -> Tensor:
     return 0.5 * (F.cross_entropy(logits, right) + F.cross_entropy(logits.T, right))
 
 
+class Contrast(nn.Module):
+    """The loss of a batch of pairs: see `contrastive_loss`.
+
+    Args:
+        model: (ids, mask, types) -> vectors [B, D], with dropout.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batches: Sequence[Batch], numerics: Numerics, _: torch.Generator) -> Tensor:
+        """The texts of both sides are one batch each."""
+        vectors = []
+        for batch in batches:
+            with numerics.autocast():
+                vectors.append(self.model(batch.ids, batch.mask, batch.types))
+        return contrastive_loss(vectors[0], vectors[1])
+
+
 def tune(
-    model: nn.Module,
+    objective: Contrast | Denoising,
     width: int,
     rows: EncodedSplit,
     pairs: NDArray[np.int64],
@@ -88,24 +111,23 @@ def tune(
     """Tune in place until the budget is spent.
 
     Args:
-        model: (ids, mask, types) -> vectors [B, D], with dropout; `width` is D.
-        pairs: numbers of rows, [N, 2].
+        objective: has the model, whose vectors have `width` numbers.
+        pairs: numbers of rows, [N, 2]; [N, 1] where a row has no partner.
 
     Raises:
         InputError: there are fewer pairs than a batch has.
     """
     if len(pairs) < tuning.batch:
+        what = f"{'pairs of ' * (pairs.shape[1] > 1)}passages"
         raise InputError(
-            f"{len(pairs)} pairs of passages are fewer than one batch of {tuning.batch}: name more "
-            "text with --data, or a smaller --batch"
+            f"{len(pairs)} {what} are fewer than one batch of {tuning.batch}: name more text with "
+            "--data, or a smaller --batch"
         )
-    weights = [p for p in model.parameters() if p.requires_grad]
-    decayed = {"params": [p for p in weights if p.ndim > 1], "weight_decay": DECAY}
-    others = {"params": [p for p in weights if p.ndim < 2], "weight_decay": 0.0}
-    optimizer = torch.optim.AdamW([decayed, others], betas=(0.9, 0.98), eps=1e-6)
+    optimizer = _optimizer(objective)
+    weights = [*objective.parameters()]
     schedule, rate = LinearToZero(warmup=WARMUP), RATE * OF_WIDTH / width
     work, began, loss = Work(), clock(), 0.0
-    model.train()
+    objective.train()
     with progress.task("tuning", 1.0) as task:
         for number, chosen in enumerate(batches(pairs, tuning)):
             u = tuning.budget.spent(work, clock() - began) / tuning.budget.limit
@@ -113,15 +135,14 @@ def tune(
             if u >= 1.0:
                 break
             for group in optimizer.param_groups:
-                group["lr"] = rate * schedule(u)
+                group["lr"] = group["times"] * rate * schedule(u)
             torch.manual_seed(key(tuning.seed, "dropout", number))
-            vectors = []
+            texts = []
             for side in chosen.T:
                 which = torch.from_numpy(side).to(numerics.device)
-                batch = rows.batch(which, int(rows.widths(side)))
-                with numerics.autocast():
-                    vectors.append(model(batch.ids, batch.mask, batch.types))
-            value = contrastive_loss(vectors[0], vectors[1])
+                texts.append(rows.batch(which, int(rows.widths(side))))
+            draw = torch.Generator().manual_seed(key(tuning.seed, "deletions", number))
+            value = objective(texts, numerics, draw)
             optimizer.zero_grad()
             value.backward()
             nn.utils.clip_grad_norm_(weights, CLIP)
@@ -132,10 +153,25 @@ def tune(
     return work
 
 
+def _optimizer(objective: nn.Module) -> torch.optim.Optimizer:
+    """AdamW, which decays matrices alone; what is not in the model has a rate of its own."""
+    groups = []
+    for times, own in ((1.0, True), (DECODER_RATE, False)):
+        named = [(n, p) for n, p in objective.named_parameters() if p.requires_grad]
+        weights = [p for name, p in named if name.startswith("model.") == own]
+        decayed = [p for p in weights if p.ndim > 1]
+        others = [p for p in weights if p.ndim < 2]
+        groups += [
+            {"params": decayed, "weight_decay": DECAY, "times": times},
+            {"params": others, "weight_decay": 0.0, "times": times},
+        ]
+    return torch.optim.AdamW([g for g in groups if g["params"]], betas=(0.9, 0.98), eps=1e-6)
+
+
 def batches(pairs: NDArray[np.int64], tuning: Tuning) -> Iterator[NDArray[np.int64]]:
-    """Random batches of pairs without end, [B, 2]; every pair once before any again."""
+    """Random batches of pairs without end, [B, 2 or 1]; every pair once before any again."""
     epoch, size = 0, len(pairs) // tuning.batch * tuning.batch
     while True:
         order = np.random.default_rng(key(tuning.seed, "pairs", epoch)).permutation(len(pairs))
-        yield from pairs[order[:size]].reshape(-1, tuning.batch, 2)
+        yield from pairs[order[:size]].reshape(-1, tuning.batch, pairs.shape[1])
         epoch += 1

@@ -236,7 +236,7 @@ def embed(
         out: the folder to create, for sentence-transformers.
         budget: time, tokens or updates of the tuning.
         partners: what a passage is to be near to: ``neighbours``, or itself with other
-            ``dropout``.
+            ``dropout``. With ``denoise``, it is rebuilt from its vector, as in TSDAE.
         pairs: a file of pairs of texts that people rated, to score on.
         beside: another model, whose vectors are scored as well.
         batch: pairs of an update.
