@@ -1,0 +1,94 @@
+"""What `crammed adapt` competes with: an encoder trained further as `run_mlm` of transformers does.
+
+    python benchmarks/run_mlm.py MODEL CORPUS --out DIR --seconds 300
+        [--rate 5e-5] [--batch 8] [--seed 0] [--bf16]
+
+It reads the rows of a corpus that `crammed adapt` has prepared with the model's own tokenizer,
+writes a Hugging Face folder, and prints one JSON object. What the script of transformers does by
+default stays: 15 % masks drawn anew by `DataCollatorForLanguageModeling`, logits of all positions,
+AdamW with a rate of 5e-5 that decays linearly, 8 rows per update, gradients clipped at 1. Here the
+rate follows the clock, from the first batch to the last update.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import Tensor
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    DataCollatorForLanguageModeling,
+    PrinterCallback,
+    TrainingArguments,
+)
+
+from common import run
+from crammed.data.corpus import Corpus
+from crammed.machine.workers import cores
+from peer import Clock, ClockTrainer, Rows
+
+
+def main(
+    model: Path,
+    corpus: Path,
+    out: Annotated[Path, typer.Option()],
+    seconds: Annotated[float, typer.Option(help="Time to train.")],
+    rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 5e-5,
+    batch: Annotated[int, typer.Option(help="Rows per update.")] = 8,
+    seed: int = 0,
+    bf16: Annotated[bool, typer.Option("--bf16")] = False,
+) -> None:
+    torch.set_num_threads(cores())
+    torch.manual_seed(seed)
+    opened, tokenizer = Corpus(corpus), AutoTokenizer.from_pretrained(model)
+    encoder = AutoModelForMaskedLM.from_pretrained(model)
+    clock = Clock(seconds, warmup=0.0)
+    masks = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
+
+    def collate(rows: Tensor) -> Any:
+        return masks([{"input_ids": row} for row in rows])
+
+    trainer = ClockTrainer(
+        model=encoder,
+        args=TrainingArguments(
+            output_dir=str(out),
+            max_steps=1_000_000_000,  # the clock ends it
+            per_device_train_batch_size=batch,
+            learning_rate=rate,
+            bf16=bf16,
+            seed=seed,
+            use_cpu=not torch.cuda.is_available(),
+            remove_unused_columns=False,
+            dataloader_pin_memory=False,
+            logging_strategy="no",
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        ),
+        train_dataset=Rows(opened),
+        data_collator=collate,
+        callbacks=[clock],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    encoder.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    steps = trainer.state.global_step
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    result = {
+        "updates": steps,
+        "tokens": steps * batch * opened.row_length,
+        "train_seconds": round(clock.elapsed, 2),
+        "most_memory_bytes": memory,
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    run(main)
