@@ -30,7 +30,10 @@ from transformers import (
 
 from common import run
 from crammed.data.corpus import Corpus
+from crammed.data.heldout import rows_of_corpus
+from crammed.evaluation.backbones.huggingface import HuggingFaceMaskedLM
 from crammed.machine.workers import cores
+from crammed.model.heldout import heldout_losses
 from peer import Clock, ClockTrainer, Rows
 
 
@@ -41,6 +44,7 @@ def main(
     seconds: Annotated[float, typer.Option(help="Time to train.")],
     rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 5e-5,
     batch: Annotated[int, typer.Option(help="Rows per update.")] = 8,
+    heldout_rows: Annotated[int, typer.Option(help="As data.heldout_rows.")] = 2000,
     seed: int = 0,
     bf16: Annotated[bool, typer.Option("--bf16")] = False,
 ) -> None:
@@ -81,11 +85,15 @@ def main(
     tokenizer.save_pretrained(out)
     steps = trainer.state.global_step
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    judged = HuggingFaceMaskedLM(encoder.eval())
+    rows = rows_of_corpus(opened, heldout_rows)
+    losses, _ = heldout_losses(judged, rows, tokenizer.mask_token_id, encoder.device, each=False)
     result = {
         "updates": steps,
         "tokens": steps * batch * opened.row_length,
         "train_seconds": round(clock.elapsed, 2),
-        "most_memory_bytes": memory,
+        "memory_bytes": memory,
+        "heldout": losses,
     }
     print(json.dumps(result))
 

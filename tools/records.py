@@ -23,6 +23,8 @@ of tables:
 - ``languages: DATE-NAME`` and ``gaps: DATE-NAME`` tokenizers in several languages
   (`language_tables`);
 - ``scores: DATE-NAME`` scores of encoders on tasks, by arm (`score_tables`);
+- ``adapted: DATE-NAME`` encoders of others, trained further, and ``decisions: DATE-NAME`` the ways
+  to an encoder (`adapting_tables`);
 - ``prepare: FILE`` and the other keys of `MAKERS` benchmark results (`benchmark_tables`) and counts
   (`count_tables`).
 """
@@ -38,6 +40,7 @@ from typing import Annotated, Any
 
 import typer
 
+import adapting_tables
 import benchmark_tables
 import count_tables
 import cpu_tables
@@ -287,6 +290,8 @@ MAKERS = {
     "languages": language_tables.languages_table,
     "gaps": language_tables.gaps_table,
     "scores": score_tables.scores_table,
+    "adapted": adapting_tables.adapted_table,
+    "decisions": adapting_tables.decisions_table,
     "larger": text_tables.larger_table,
     "variants": text_tables.variants_table,
     "minutes": text_tables.minutes_table,

@@ -319,6 +319,22 @@ def test_the_peer_masks_exactly_and_follows_the_clock(
         assert clock.factor(0) == pytest.approx(factor), now
 
 
+def test_an_encoder_is_trained_further_as_run_mlm_does(tmp_path: Path, heldout: Path) -> None:
+    pytest.importorskip("accelerate")
+    model, run, out = save_model(tmp_path / "bert", "bert"), tmp_path / "run", tmp_path / "out"
+    words = ["--data", heldout, "--budget", "2updates", "--out", run, "data.row_length=32"]
+    assert crammed("adapt", model, *words, "batch.rows=4").returncode == 0
+    program = BENCHMARKS / "run_mlm.py"
+    done = python(
+        program, model, run / "corpus", "--out", out, "--seconds", "0.5", "--rate", "1e-3"
+    )
+    assert done.returncode == 0, done.stderr
+    values = json.loads(done.stdout)
+    assert values["tokens"] == values["updates"] * 8 * 32 > 0
+    before = (read_json(run / "summary.json") or {})["adapted"]["heldout"]
+    assert values["heldout"]["loss@0.15"] < before["loss@0.15"]
+
+
 def test_serving_times_every_model(
     tmp_path: Path, module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,53 @@
+"""Tables of encoders of others trained further, and of the ways to an encoder.
+
+A record holds what `crammed adapt` and `benchmarks/run_mlm.py` came to, as ``adapted-NAME.json``
+(a run's ``summary.json``, or what the benchmark printed with the ``heldout`` that `crammed
+evaluate` gave its model), and what `crammed decide --json` printed, as ``decision-NAME.json``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import layout
+from crammed.evaluation.decision import cell, ways_in
+from layout import row_of, rule
+
+
+def adapted_table(words: list[str]) -> str:
+    """What each adaptation trained on and where its held-out loss is, the lowest first."""
+    files = (layout.RECORDS / words[0]).glob("adapted-*.json")
+    found = {file.stem.removeprefix("adapted-"): layout.found(file) for file in files}
+    head = row_of("run", "updates", "tokens", "held-out loss", "memory")
+    rows = [
+        row_of(name, f"{one['updates']:,}", f"{one['tokens']:,}", _loss(one), _memory(one))
+        for name, one in sorted(found.items(), key=lambda item: item[1]["heldout"]["loss@0.15"])
+    ]
+    return "\n".join([head, rule(head), *rows]) + "\n"
+
+
+def _loss(run: dict[str, Any]) -> str:
+    return f"{run['heldout']['loss@0.15']:.3f}"
+
+
+def _memory(run: dict[str, Any]) -> str:
+    return f"{run['memory_bytes'] / 1e6:,.0f} MB"
+
+
+def decisions_table(words: list[str]) -> str:
+    """The scores of every way to an encoder, by text and task; the best of a row is bold."""
+    rows, ways = [], []
+    for file in sorted((layout.RECORDS / words[0]).glob("decision-*.json")):
+        scores = layout.found(file)["scores"]
+        ways = ways_in(scores)
+        text = file.stem.removeprefix("decision-").replace("-", " ")
+        rows += [
+            row_of(text, name, *(_shown(each, way) for way in ways))
+            for name, each in scores.items()
+        ]
+    head = row_of("text", "task", *ways)
+    return "\n".join([head, rule(head), *rows]) + "\n"
+
+
+def _shown(score: dict[str, Any], way: str) -> str:
+    return f"**{cell(score, way)}**" if way == score["best"] else cell(score, way)
