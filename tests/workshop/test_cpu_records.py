@@ -322,7 +322,15 @@ def test_the_peer_masks_exactly_and_follows_the_clock(
 def test_an_encoder_is_trained_further_as_run_mlm_does(tmp_path: Path, heldout: Path) -> None:
     pytest.importorskip("accelerate")
     model, run, out = save_model(tmp_path / "bert", "bert"), tmp_path / "run", tmp_path / "out"
-    words = ["--data", heldout, "--budget", "2updates", "--out", run, "data.row_length=32"]
+    words: list[str | Path] = [
+        "--data",
+        heldout,
+        "--budget",
+        "2updates",
+        "--out",
+        run,
+        "data.row_length=32",
+    ]
     assert crammed("adapt", model, *words, "batch.rows=4").returncode == 0
     program = BENCHMARKS / "run_mlm.py"
     done = python(
