@@ -76,6 +76,9 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
                 "compute.threads=1",
                 "compute.microbatch_rows=4",
                 "objective.name=causal-first",
+                "batch.rows=8",
+                "batch.quantum=2",
+                "batch.adaptive.test=norm",
             ),
         ),
         (
@@ -100,6 +103,7 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
                 "data.clean.repeated.unit=paragraph",
                 "data.clean.languages=[en]",
                 f"data.clean.function={tmp_path / 'own.py'}:keep",
+                "objective.name=contrast",
                 "tokenizer.kind=bpe",
                 "tokenizer.vocab_size=400",
             ),

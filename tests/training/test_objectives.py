@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +15,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from crammed.config import RunConfig
 from crammed.config.kinds import kinds_of
+from crammed.data.borders import same_document
 from crammed.data.corpus import Corpus
 from crammed.data.masking import Masker, keyed_bits
+from crammed.errors import InputError
 from crammed.keys import key
 from crammed.machine.device import Device
 from crammed.model.count import run_flops_per_token
 from crammed.model.encoder import MaskedLM
 from crammed.runs.logs import read_metrics
+from crammed.training.distributed import Group
 from crammed.training.update.build import build
 from crammed.training.update.objectives import OBJECTIVES, Script
 from support.command import crammed
@@ -29,6 +33,8 @@ from support.text import MODEL, tiny
 from support.training import train
 
 SCRIPT, CAUSAL = "objective.name=script", "objective.name=causal-first"
+CONTRAST = "objective.name=contrast"
+FOURS = (CONTRAST, "objective.rows=4")
 PLAIN = ("model.attention_start=random", "model.embedding_std=null")
 
 
@@ -107,8 +113,57 @@ def test_guesses_are_as_frequent_as_they_are_probable(cpu: Device) -> None:
     torch.testing.assert_close(shares, logits.softmax(-1), rtol=0.0, atol=0.01)
 
 
-def test_flops_of_both_passes_are_counted(cpu: Device) -> None:
-    config = tiny("crammed", SCRIPT)
+@pytest.mark.parametrize("documents", [False, True])
+def test_contrast_equals_its_twin(cpu: Device, documents: bool) -> None:
+    more = ("objective.weight=3.0", "objective.temperature=0.2", "model.init_std=0.3")
+    words = ["train.attention=document"] * documents
+    config = tiny("crammed", *FOURS, *PLAIN, *more, *words)
+    step, rows = build(config, 256, SPECIALS, cpu), rows_of(10)
+    rows[:, 5] = SPECIALS.sep
+    loss = step.gradients(rows, update_of(10))
+    model = deepcopy(step.model).double()
+    attended = same_document(rows, SPECIALS.sep) if documents else None
+    masked = Masker(config.seed, "80-10-10", 4, range(5), 256)(rows, torch.arange(10), 8)
+    logits = model(masked.ids, masked.positions, attended)
+    expected = F.cross_entropy(logits.flatten(0, 1), masked.labels.flatten())
+    for group in ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9)):
+        means = {
+            (row, side): _mean_of_half(model, rows[row, 16 * side : 16 * side + 16], documents)
+            for row in group
+            for side in (0, 1)
+        }
+        for (row, side), mine in means.items():
+            alike = {
+                other: torch.cosine_similarity(mine, theirs, dim=0) / 0.2
+                for other, theirs in means.items()
+                if other != (row, side)
+            }
+            normaliser = sum(each.exp() for each in alike.values())
+            odds = alike[row, 1 - side].exp() / normaliser
+            expected = expected - 3.0 * odds.log() / 20
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    expected.backward()
+    for one, other in zip(step.parameters, model.parameters(), strict=True):
+        assert one.grad is not None
+        torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-3, atol=1e-5)
+
+
+def _mean_of_half(model: MaskedLM, half: torch.Tensor, documents: bool) -> torch.Tensor:
+    """The mean of the hidden states of 16 tokens, of which the sixth may end a document."""
+    encoder = model.encoder
+    cut = documents and SPECIALS.sep in half
+    parts = ((half[:6], 0), (half[6:], 6)) if cut else ((half, 0),)
+    hidden = []
+    for part, start in parts:
+        at = torch.arange(start, start + len(part))[None]
+        prepared = encoder.prepare(encoder.tokens(part[None]), None, None, part[None], at)
+        hidden.append(encoder.through_layers(*prepared)[0])
+    return torch.cat(hidden).mean(0)
+
+
+@pytest.mark.parametrize("words", [(SCRIPT,), FOURS], ids=" ".join)
+def test_flops_of_both_passes_are_counted(cpu: Device, words: tuple[str, ...]) -> None:
+    config = tiny("crammed", *words)
     objective = build(config, 256, SPECIALS, cpu).objective
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as forward:
         objective.loss(rows_of(4), torch.arange(4), 8)
@@ -117,18 +172,57 @@ def test_flops_of_both_passes_are_counted(cpu: Device) -> None:
     assert 3 * forward.get_total_flops() == pytest.approx(counted, rel=0.1)
 
 
-@pytest.mark.parametrize(("word", "rate"), [(SCRIPT, 0.25), (CAUSAL, 1.0), (CAUSAL, 0.25)])
-def test_updates_do_not_depend_on_the_microbatch(cpu: Device, word: str, rate: float) -> None:
+EACH = [((SCRIPT,), 0.25), ((CAUSAL,), 1.0), ((CAUSAL,), 0.25), (FOURS, 0.25)]
+
+
+@pytest.mark.parametrize(("words", "rate"), EACH)
+@pytest.mark.parametrize("more", ["compute.lanes=1", "compute.lanes=2", "train.lengthen_at=[0.5]"])
+def test_updates_do_not_depend_on_the_microbatch(
+    cpu: Device, words: tuple[str, ...], rate: float, more: str
+) -> None:
     found = []
-    for rows in (12, 5):
-        step = build(tiny("crammed", word), 256, SPECIALS, replace(cpu, microbatch_rows=rows))
-        loss = step.gradients(rows_of(12), replace(update_of(12), mask_rate=rate))
+    config = tiny("crammed", *words, more)
+    update = replace(update_of(14), mask_rate=rate, pieces=config.pieces_at(0.0))
+    for rows in (16, 5):
+        step = build(config, 256, SPECIALS, replace(cpu, microbatch_rows=rows))
+        loss = step.gradients(rows_of(14), update)
         found.append([loss, *(p.grad for p in step.parameters)])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("word", [SCRIPT, CAUSAL])
+def test_processes_do_not_part_rows_that_are_compared(cpu: Device) -> None:
+    step, rows = build(tiny("crammed", *FOURS), 256, SPECIALS, cpu), rows_of(22)
+    shares = [Group(rank, 3).share(22, step.together) for rank in range(3)]
+    assert [(part.start, part.stop) for part in shares] == [(0, 8), (8, 16), (16, 22)]
+    whole = step.gradients(rows, update_of(22))
+    parts = [step.gradients(rows[part], update_of(22), part.start) for part in shares]
+    torch.testing.assert_close(torch.stack(parts).sum(), whole)
+
+
+@pytest.mark.parametrize("word", ["objective.name=masked", CONTRAST])
+def test_only_contrast_soon_learns_which_halves_belong_together(cpu: Device, word: str) -> None:
+    words = ["objective.rows=8"] * (word == CONTRAST)
+    step = build(tiny("crammed", word, *words, "optim.lr=2e-3"), 256, SPECIALS, cpu)
+    for number in range(30):
+        step.gradients(_of_topics(number), update_of(8, number))
+        step.apply(1.0)
+    halves = _of_topics(1000).reshape(16, 16)
+    vectors = F.normalize(step.model.encoder(halves).mean(1), dim=-1).detach()
+    nearest = (vectors @ vectors.T).fill_diagonal_(-1.0).argmax(1)
+    right = (nearest == torch.arange(16) ^ 1).float().mean().item()
+    assert right > 0.9 if word == CONTRAST else right < 0.5
+
+
+def _of_topics(seed: int) -> torch.Tensor:
+    """Eight rows of topics of their own, with other tokens in the first half than in the second."""
+    generator = torch.Generator().manual_seed(seed)
+    topics = torch.randperm(12, generator=generator)[:8, None]
+    within = torch.randint(0, 10, (8, 32), generator=generator)
+    return 10 + 20 * topics + within + 10 * (torch.arange(32) >= 16)
+
+
+@pytest.mark.parametrize("word", [SCRIPT, CAUSAL, CONTRAST])
 def test_a_model_learns_by_it(cpu: Device, word: str) -> None:
     config = tiny("crammed", word)
     step = build(config, 256, SPECIALS, cpu)
@@ -140,7 +234,20 @@ def test_a_model_learns_by_it(cpu: Device, word: str) -> None:
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("word", ["objective.name=masked", SCRIPT])
+def test_an_update_of_contrast_that_does_not_fit_is_refused(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = build(tiny("crammed", *FOURS), 256, SPECIALS, replace(cpu, recomputes=False))
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(step, "_loss", full)
+    with pytest.raises(InputError, match=r"not even objective\.rows=4 rows of 32 tokens"):
+        step.gradients(rows_of(8), update_of(8))
+
+
+@pytest.mark.parametrize("word", ["objective.name=masked", SCRIPT, CONTRAST])
 def test_such_a_run_is_marked_as_outside_the_rules(
     corpus: Corpus, tmp_path: Path, word: str
 ) -> None:
@@ -149,16 +256,17 @@ def test_such_a_run_is_marked_as_outside_the_rules(
     done = crammed("pretrain", "crammed", *words)
     assert done.returncode == 0, done.stderr
     card = (out / "export" / "README.md").read_text("utf-8")
-    assert ("outside the rules of Cramming: objective.name=script" in card) == (word == SCRIPT)
-    assert ("outside the rules" in done.stdout) == (word == SCRIPT)
+    outside = word != "objective.name=masked"
+    assert (f"outside the rules of Cramming: {word}" in card) == outside
+    assert ("outside the rules" in done.stdout) == outside
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("word", "rate"), [(SCRIPT, 0.25), (CAUSAL, 1.0)])
-def test_compiled_updates_are_the_same(cpu: Device, word: str, rate: float) -> None:
+@pytest.mark.parametrize(("words", "rate"), [*EACH[:2], EACH[-1]])
+def test_compiled_updates_are_the_same(cpu: Device, words: tuple[str, ...], rate: float) -> None:
     found = []
     for compiled in (False, True):
-        step = build(tiny("crammed", word), 256, SPECIALS, replace(cpu, compile=compiled))
+        step = build(tiny("crammed", *words), 256, SPECIALS, replace(cpu, compile=compiled))
         step.prepare([8], [rate])
         loss = step.gradients(rows_of(8), replace(update_of(8), mask_rate=rate))
         found.append([loss, *(p.grad for p in step.parameters)])

@@ -19,7 +19,7 @@ from crammed.config import (
     TokenizerConfig,
 )
 from crammed.config.kinds import kinds_of
-from crammed.config.training import Divergence, TrainConfig
+from crammed.config.training import AdaptiveConfig, Divergence, TrainConfig
 from crammed.rules.recipe import load_config
 from support.variants import choices
 
@@ -42,6 +42,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "data.clean": CleanConfig,
     "train": TrainConfig,
     "train.divergence": Divergence,
+    "batch.adaptive": AdaptiveConfig,
 }
 
 

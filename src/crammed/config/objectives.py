@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from crammed.config.base import PositiveFloat, Section
+from crammed.config.base import PositiveFloat, Section, Size
 from crammed.schedule import OpenFraction
 
 
@@ -36,4 +36,18 @@ class CausalFirstConfig(Section):
     """Progress at which masks begin."""
 
 
-Objective = Annotated[MaskedConfig | ScriptConfig | CausalFirstConfig, Field(discriminator="name")]
+class ContrastConfig(Section):
+    """Masked tokens, and which half of a row belongs to which other half."""
+
+    name: Literal["contrast"] = "contrast"
+    weight: PositiveFloat = 1.0
+    """Weight of the second part: the mean over all halves of a cross-entropy."""
+    temperature: PositiveFloat = 0.05
+    """What the cosines of two halves are divided by."""
+    rows: Annotated[Size, Field(ge=2)] = 16
+    """Each half is told from those of so many rows in turn, its own among them."""
+
+
+Objective = Annotated[
+    MaskedConfig | ScriptConfig | CausalFirstConfig | ContrastConfig, Field(discriminator="name")
+]

@@ -15,7 +15,12 @@ from crammed.config.corpus import DataConfig, TokenizerConfig
 from crammed.config.finetuning import FinetuneConfig
 from crammed.config.losses import CrossEntropyConfig, Loss
 from crammed.config.model import ModelConfig
-from crammed.config.objectives import CausalFirstConfig, MaskedConfig, Objective
+from crammed.config.objectives import (
+    CausalFirstConfig,
+    ContrastConfig,
+    MaskedConfig,
+    Objective,
+)
 from crammed.config.optim import AdamWConfig, LibraryConfig, OptimConfig
 from crammed.config.training import (
     BatchConfig,
@@ -81,6 +86,11 @@ class RunConfig(Section):
         if self.train.sharpness is not None and self.measures_curvature(0):
             raise ValueError(
                 "the optimizer has a second pass of its own: leave train.sharpness out"
+            )
+        if self.batch.adaptive is not None and self.passes_per_update() > 1.0:
+            raise ValueError(
+                "batch.adaptive needs updates of one pass: leave out train.sharpness, and "
+                "optimizers that measure curvature"
             )
         self._check_loss()
         if self.train.layer_drop_rises and (self.adapts or not self.model.layer_drop):
@@ -179,7 +189,7 @@ class RunConfig(Section):
                 f"objective.name={name} needs a model from scratch, no train.drop_tokens, no "
                 "train.learned_passes and another loss.name than embedding: leave these out"
             )
-        if name == "script" and train.early_stop is not None:
+        if name in ("script", "contrast") and train.early_stop is not None:
             raise ValueError(
                 "train.early_stop is a cross-entropy: leave it out with this objective"
             )
@@ -187,6 +197,22 @@ class RunConfig(Section):
             raise ValueError(
                 f"model.mixer={self.model.mixer} mixes the whole row: set objective.name=masked"
             )
+
+        if name == "contrast" and any(length % 2 for length in self.lengths()):
+            raise ValueError(
+                "objective.name=contrast halves rows: set data.row_length to an even number, and "
+                "leave out some of train.lengthen_at"
+            )
+
+        if self.batch.adaptive is not None and self.batch.ramp_quantum % self.rows_compared():
+            raise ValueError(
+                "batch.adaptive must not part rows that are compared: set batch.quantum to a "
+                f"multiple of objective.rows={self.rows_compared()}"
+            )
+
+    def rows_compared(self) -> int:
+        """How many rows of an update its loss compares with one another; 1 if none."""
+        return self.objective.rows if isinstance(self.objective, ContrastConfig) else 1
 
     def outside_rules(self) -> str | None:
         """Why the run does not count by docs/rules.md; None if it does, for all that it says."""
@@ -230,7 +256,7 @@ class RunConfig(Section):
         train = self.train
         copies = 0 if train.latest is None else train.latest.count
         copies += (train.average is not None) + (train.sharpness is not None)
-        copies += 2 * self.measures_curvature(0)
+        copies += 2 * self.measures_curvature(0) + (self.batch.adaptive is not None)
         return self.optim.state_per_parameter + copies
 
     def measures_curvature(self, number: int) -> bool:

@@ -77,6 +77,14 @@ class MaskingConfig(Section):
         return [self.rate_at((stage + 0.5) / self.stages) for stage in range(self.stages)]
 
 
+class AdaptiveConfig(Section):
+    """How the number of rows follows the gradients: more are needed if the test fails."""
+
+    test: Literal["norm", "inner-product", "cosine", "covariance"] = "norm"
+    """What the gradients of an update's pieces must pass (`crammed.training.update.spread`)."""
+    threshold: PositiveFloat = 0.9
+
+
 class BatchConfig(Section):
     """Rows of one update."""
 
@@ -85,6 +93,35 @@ class BatchConfig(Section):
     """Progress at which `rows` is reached; 0 starts there."""
     quantum: Size | None = None
     """The ramp starts with this many rows and grows by as many; null is a 64th of `rows`."""
+    adaptive: Annotated[AdaptiveConfig | None, Later()] = None
+    """Begin with twice `quantum`, and let each update have one `quantum` more than the last, up to
+    `rows`, or one fewer, as that one's gradients say. Forecasts assume the ramp. Null ramps."""
+
+    @model_validator(mode="after")
+    def _whole_pieces(self) -> BatchConfig:
+        piece = self.ramp_quantum
+        if self.adaptive is not None and (self.rows % piece or self.rows < 2 * piece):
+            raise ValueError(
+                f"adaptive adds and drops quantum={piece} rows, and rows={self.rows} is not two or "
+                "more times as much: set batch.quantum to half of batch.rows, or to less"
+            )
+        return self
+
+    def rows_after(self, rows: int | None, *, enough: bool) -> int | None:
+        """Rows of an update after one of `rows`, whose gradients passed the test if `enough`.
+
+        Args:
+            rows: None before the first update.
+
+        Returns:
+            None if that is not decided by gradients.
+        """
+        if self.adaptive is None:
+            return None
+        piece = self.ramp_quantum
+        if rows is None:
+            return 2 * piece
+        return min(max(rows - piece if enough else rows + piece, 2 * piece), self.rows)
 
     @property
     def ramp_quantum(self) -> int:

@@ -117,4 +117,6 @@ def run_flops_per_token(
     flops = train_flops_per_token(model, vocab_size, length, predicted, kept, passes)
     if config.objective.name == "script":  # once more, with logits for every token
         flops += train_flops_per_token(model, vocab_size, length, length)
+    if config.rows_compared() > 1:  # once more, each half by itself
+        flops += train_flops_per_token(model, vocab_size, length // 2, 0)
     return config.passes_per_update(number) * flops

@@ -59,6 +59,7 @@ class TrainState:
         end: None while training goes on.
         over: why a rule of the recipe ended the run; None if none did.
         layers: how many layers are in use; None in older versions.
+        rows: as in `Planner`.
     """
 
     work: Work = field(default_factory=Work)
@@ -71,6 +72,7 @@ class TrainState:
     end: End | None = None
     over: str | None = None
     layers: int | None = None
+    rows: int | None = None
 
 
 class Checkpoints:
@@ -122,6 +124,7 @@ class Checkpoints:
             end,
             over,
             step.growth.layers,
+            self._session.planner.rows,
         )
         with self._session.agenda.saving():
             weights = dict(step.model.named_parameters())

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -89,10 +90,15 @@ class Group:
             dist.broadcast(sent, 0)
         return bytes(sent.tolist()).decode()
 
-    def share(self, rows: int) -> slice:
-        """The part of an update's `rows` rows that this process works on."""
-        bounds = [rows * n // self.size for n in (self.rank, self.rank + 1)]
-        return slice(*bounds)
+    def share(self, rows: int, together: int) -> slice:
+        """The part of an update's `rows` rows that this process works on.
+
+        Args:
+            together: how many rows must not be parted (`RunConfig.rows_compared`).
+        """
+        groups = math.ceil(rows / together)
+        bounds = [groups * n // self.size * together for n in (self.rank, self.rank + 1)]
+        return slice(*(min(rows, bound) for bound in bounds))
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Replace the gradients in every process by the sum over all processes."""
@@ -269,13 +275,14 @@ class LeadingStep:
 
     def prepare(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
         self._group.send(_COMPILE)
-        self._step.prepare(_shares(row_counts, self._group), rates)
+        self._step.prepare(_shares(row_counts, self._step, self._group), rates)
 
     def gradients(self, rows: Tensor, update: Update) -> Tensor:
         self._beat()
         numbers = update.number, update.first_row, update.rows, update.layers or 0, update.pieces
         self._group.send(_GRADIENTS, update.mask_rate, update.dropped, *map(float, numbers))
-        return _gradients(self._step, rows[self._group.share(update.rows)], update, self._group)
+        mine = self._group.share(update.rows, self._step.together)
+        return _gradients(self._step, rows[mine], update, self._group)
 
     def apply(self, factor: float) -> Tensor | None:
         self._beat()
@@ -349,7 +356,7 @@ def follow(
             if what == _STOP:
                 return
             if what == _COMPILE:
-                counts = _shares(config.batch.row_counts(), group)
+                counts = _shares(config.batch.row_counts(), step, group)
                 step.prepare(counts, config.mask_rates())
                 continue
             watch.beat()
@@ -359,7 +366,7 @@ def follow(
                 # The factor comes with the command to apply; only the leader needs the cost.
                 about = (0.0, rate, Work(), layers, pieces, dropped)
                 update = Update(number, first_row, count, *about)
-                mine = group.share(count)
+                mine = group.share(count, step.together)
                 rows = stream.read(first_row + mine.start, mine.stop - mine.start)
                 _gradients(step, torch.from_numpy(rows), update, group)
             elif what == _APPLY:
@@ -372,13 +379,13 @@ def follow(
                 step.discard()
 
 
-def _shares(row_counts: Iterable[int], group: Group) -> list[int]:
-    parts = (group.share(rows) for rows in row_counts)
+def _shares(row_counts: Iterable[int], step: TrainStep, group: Group) -> list[int]:
+    parts = (group.share(rows, step.together) for rows in row_counts)
     return sorted({part.stop - part.start for part in parts} - {0})
 
 
 def _gradients(step: TrainStep, rows: Tensor, update: Update, group: Group) -> Tensor:
     """Compute gradients of this process's rows, sum over all; return the whole update's loss."""
-    loss = step.gradients(rows, update, group.share(update.rows).start)
+    loss = step.gradients(rows, update, group.share(update.rows, step.together).start)
     group.sum_gradients(step.parameters)
     return group.sum(loss)

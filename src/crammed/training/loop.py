@@ -103,7 +103,7 @@ def pretrain(
         progress.line(f"checkpoint  {words}: resuming from {loaded.generation}")
     note_processes(run, group, progress, resumed=loaded.state.work.updates > 0)
     planner = Planner(config, corpus.vocab_size, corpus.rows, ledger, device.synchronize)
-    planner.detour = loaded.state.detour
+    planner.go_on(loaded.state.detour, loaded.state.rows)
     stream, work = RowStream(corpus, config.seed, config.order), loaded.state.work
     if loaded.generation is None:
         with ledger.account("compile"):
@@ -176,6 +176,8 @@ def _train(
         norm = step.apply(update.factor)
         work += update.cost
         planner.deadline.end(update.rows)
+        if norm is not None and session.step.spread is not None:
+            planner.adapt(enough=session.step.spread.enough)
         upkeep.after(update, work, loss, norm)
     return work
 

@@ -98,6 +98,7 @@ class Planner:
     Attributes:
         detour: what returns after divergence have changed.
         reached: place in the stream after the rows of the last update.
+        rows: rows of the next update, as the last one's gradients say; None if the ramp says.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class Planner:
         self.deadline = Deadline(config.budget.limit, ledger, synchronize)
         self.detour = Detour()
         self.reached = 0
+        self.rows: int | None = None
         self._config = config
         self._vocab_size = vocab_size
         self._corpus_rows = corpus_rows
@@ -125,7 +127,7 @@ class Planner:
     def next(self, work: Work) -> Update | None:
         """The update that follows `work`, which begins now; None if none fits the limits."""
         u = self.limits.progress(self._start + work, self.deadline.begin())
-        rows, rate = self._config.batch.rows_at(u), self._config.mask_rate_at(u)
+        rows, rate = self.rows or self._config.batch.rows_at(u), self._config.mask_rate_at(u)
         layers, pieces = self._config.layers_at(u), self._config.pieces_at(u)
         cost = self._cost(work.updates, rows, rate, layers, pieces)
         charged = self.deadline.expected(rows)
@@ -138,6 +140,19 @@ class Planner:
         self.reached = first_row + rows
         return Update(work.updates, first_row, rows, factor, rate, cost, layers, pieces, dropped)
 
+    def go_on(self, detour: Detour, rows: int | None) -> None:
+        """Go on with what a checkpoint says; `rows` is None at the start of a run."""
+        self.detour = detour
+        self.rows = rows or self._config.batch.rows_after(None, enough=True)
+
+    def adapt(self, *, enough: bool) -> None:
+        """Decide the rows of the next update, after one that is complete.
+
+        Args:
+            enough: whether its gradients passed the test of `batch.adaptive`.
+        """
+        self.rows = self._config.batch.rows_after(self.rows, enough=enough)
+
     def _cost(self, number: int, rows: int, rate: float, layers: int, pieces: int) -> Work:
         config, tokens = self._config, rows * self._config.data.row_length
         length = config.data.row_length // pieces
@@ -148,7 +163,7 @@ class Planner:
 
     def nothing_fits(self) -> InputError:
         """The error for a run that ends before its first update."""
-        budget, rows = self._config.budget.limit, self._config.batch.rows_at(0.0)
+        budget, rows = self._config.budget.limit, self.rows or self._config.batch.rows_at(0.0)
         update = f"one update of {counted(rows, 'row')}"
         if self.limits.most_tokens < rows * self._config.data.row_length:
             return InputError(
@@ -180,6 +195,7 @@ def refuse_too_little(
     """
     vocabulary = len(SPECIALS) if vocab_size is None else vocab_size
     planner = Planner(config, vocabulary, corpus_rows, Ledger(()))
+    planner.go_on(Detour(), None)
     if planner.next(Work()) is None:
         raise planner.nothing_fits()
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crammed.config import RunConfig
-from crammed.config.objectives import ScriptConfig
+from crammed.config.objectives import ContrastConfig, ScriptConfig
 from crammed.data.masking import MaskedRows, keyed_bits
 from crammed.keys import key
 from crammed.model.encoder import MaskedLM
@@ -74,9 +74,53 @@ class Script(MaskedTokens):
         return below.sum(-1).clamp(max=logits.shape[-1] - 1)
 
 
+class Contrast(MaskedTokens):
+    """Predicts masked tokens, and tells which halves of rows belong together.
+
+    Each half is encoded by itself, without masks, and stands for itself as the mean of its hidden
+    states. Its cosine with the other half of its row is to be higher than those with the halves of
+    the other rows that it is compared with (Giorgi et al. 2021).
+    """
+
+    def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
+        """The summed losses; the second counts as one of as many predictions as the first.
+
+        Args:
+            rows: whole groups of those that are compared, and perhaps a smaller one at the end.
+        """
+        config = self._config.objective
+        assert isinstance(config, ContrastConfig)
+        halves = rows.reshape(2 * len(rows), -1)
+        hidden = self.copy.encoder(halves, self._attended(halves))
+        vectors = F.normalize(hidden.float().mean(1), dim=-1)
+        size = 2 * config.rows
+        whole = len(vectors) // size * size
+        found = super().loss(rows, numbers, count)
+        for group in (vectors[:whole].unflatten(0, (-1, size)), vectors[None, whole:]):
+            if group.numel():
+                contrast = _contrast(group, config.temperature)
+                found = found + config.weight * count * contrast
+        return found
+
+
+def _contrast(vectors: Tensor, temperature: float) -> Tensor:
+    """The summed losses of G groups of rows; those of a row's two halves are averaged.
+
+    Args:
+        vectors: [G, 2 R, D] of length 1, those of a row's halves one after the other.
+    """
+    count, size, _ = vectors.shape
+    cosines = vectors @ vectors.mT / temperature
+    itself = torch.eye(size, dtype=torch.bool, device=vectors.device)
+    others = cosines.masked_fill(itself, -math.inf).flatten(0, 1)
+    partners = (torch.arange(size, device=vectors.device) ^ 1).repeat(count)
+    return F.cross_entropy(others, partners, reduction="sum") / 2.0
+
+
 OBJECTIVES: dict[str, type[MaskedTokens]] = {
     "masked": MaskedTokens,
     "script": Script,
     "causal-first": CausalFirst,
+    "contrast": Contrast,
 }
 """The values of `objective.name`."""

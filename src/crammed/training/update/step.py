@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -21,8 +20,10 @@ from crammed.keys import key
 from crammed.machine.caches import own_compiled_code
 from crammed.machine.device import Device, is_out_of_memory
 from crammed.machine.lanes import Lanes
+from crammed.machine.workers import world_size
 from crammed.optim.build import Optimizers
 from crammed.training.update.average import kept_weights
+from crammed.training.update.dividing import cut, equal_sizes, few_sizes
 from crammed.training.update.float8 import FIRST_ROWS
 from crammed.training.update.growth import Growth
 from crammed.training.update.lanes import lanes_of
@@ -31,13 +32,9 @@ from crammed.training.update.objective import Objective
 from crammed.training.update.planned import Update
 from crammed.training.update.precision import Found, LossScale
 from crammed.training.update.sharpness import Curvature, uphill
+from crammed.training.update.spread import Spread
 
 T = TypeVar("T")
-MOST_PIECES = 8
-"""The rows left over after whole microbatches are split into equal pieces, unless a microbatch
-would hold more than this many pieces of that size."""
-MOST_RESTS = 2
-"""Leftover rows are not split if a run has at most this many different numbers of them."""
 MOST_SHAPES = 64
 """Most shapes that a process may compile; PyTorch's limit of eight is too few for mask stages."""
 
@@ -47,14 +44,6 @@ def moved(rows: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda":  # a copy from unpinned memory would wait for the device
         return rows.pin_memory().to(device, non_blocking=True)
     return rows.to(device)
-
-
-def cut(rows: Tensor, numbers: Tensor, pieces: int) -> tuple[Tensor, Tensor]:
-    """Each row as so many shorter ones, with numbers of their own."""
-    if pieces == 1:
-        return rows, numbers
-    within = torch.arange(pieces, device=numbers.device)
-    return rows.reshape(pieces * len(rows), -1), (pieces * numbers[:, None] + within).flatten()
 
 
 @contextmanager
@@ -89,6 +78,8 @@ class TrainStep:
         leaves: what losses are differentiated by, to get the gradients of the parameters.
         curvature: measures the curvature for optimizers that need it; None if there is none.
         growth: which of the layers are in use.
+        spread: how much the gradients of an update's pieces differ; None if that does not matter.
+        together: how many rows must be in one microbatch, since the loss compares them.
         microbatch_rows: rows of one forward and backward pass; reduced when memory runs out.
         recomputes: whether layers recompute their activations for the gradients.
         before_microbatch: called before each microbatch; if it raises, the update is abandoned.
@@ -117,6 +108,11 @@ class TrainStep:
         self.parameters = list(model.parameters())
         self.average = kept_weights(self.parameters, optimizer, config.train)
         self._number = 0
+        self.together = config.rows_compared()
+        adapt = config.batch.adaptive
+        self.spread = None if adapt is None else Spread(self.parameters, adapt)
+        if adapt is not None and world_size() > 1:
+            raise InputError("batch.adaptive needs a single process: leave it out")
         inner, needs = optimizer.of_library, config.measures_curvature(0)
         self.curvature = Curvature(inner, config, device) if needs and inner is not None else None
         self.lanes = Lanes(lanes_of(config, device))
@@ -222,24 +218,20 @@ class TrainStep:
         self.device.synchronize()
 
     def _microbatches(self, rows: int) -> list[int]:
-        """Sizes of microbatches that add up to `rows` rows.
+        """Sizes of microbatches that add up to `rows` rows; rows that are compared stay together.
 
-        The rows left over after whole microbatches form one more. If a growing batch leaves many
-        different numbers of them, each of which would have to be compiled, they are split into
-        pieces of one size, or into powers of two if those pieces would be too small.
+        If gradients are compared, they are of equally many rows on every device.
         """
-        if (lanes := self.lanes.count) > 1:  # equal parts, as many in each lane
-            parts = min(rows, lanes * math.ceil(rows / (lanes * self.microbatch_rows)))
-            return [rows * (n + 1) // parts - rows * n // parts for n in range(parts)]
-        whole, rest = divmod(rows, self.microbatch_rows)
-        sizes = [self.microbatch_rows] * whole
-        rests = {count % self.microbatch_rows for count in self._row_counts}
-        if not self.device.compile or len(rests) <= MOST_RESTS:
-            return sizes + [rest] * (rest > 0)
-        piece = math.gcd(*rests, self.microbatch_rows)
-        if piece * MOST_PIECES >= self.microbatch_rows:
-            return sizes + [piece] * (rest // piece)
-        return sizes + [1 << bit for bit in reversed(range(rest.bit_length())) if rest >> bit & 1]
+        if self.spread is not None:
+            return few_sizes(rows, self._config.batch.ramp_quantum)
+        groups, rest = divmod(rows, self.together)
+        most = max(1, self.microbatch_rows // self.together)
+        if (lanes := self.lanes.count) > 1:
+            sizes = equal_sizes(groups, most, lanes)
+        else:
+            counts = {count // self.together for count in self._row_counts}
+            sizes = few_sizes(groups, most, counts if self.device.compile else set())
+        return [self.together * size for size in sizes] + [rest] * (rest > 0)
 
     def gradients(self, rows: Tensor, update: Update, first: int = 0) -> Tensor:
         """Accumulate the gradients of one update.
@@ -288,6 +280,8 @@ class TrainStep:
     def _accumulate(self, rows: Tensor, update: Update, first: int) -> Tensor:
         device = self.device.torch
         self.leaves.refresh()
+        if self.spread is not None:
+            self.spread.begin()
         if any(self._config.model.dropouts()):
             torch.manual_seed(key(self._config.seed, f"dropout/{first}", update.number))
         count = self.objective.predictions(update.mask_rate, rows.shape[1] // update.pieces)
@@ -311,6 +305,10 @@ class TrainStep:
             for loss, found in self.lanes.map(differentiated, parts):
                 self.leaves.add(found)
                 total += loss
+                if self.spread is not None:
+                    self.spread.take()
+        if self.spread is not None:
+            self.spread.finish(scale)
         return total
 
     def _shrink(self, error: RuntimeError) -> None:
@@ -320,13 +318,17 @@ class TrainStep:
         """
         self.discard()
         tokens = self.microbatch_rows * self._config.data.row_length
-        if tokens < 2 * LEAST_TOKENS and self._may_recompute():
+        fixed = self.spread is not None
+        if (fixed or tokens < 2 * LEAST_TOKENS) and self._may_recompute():
             self._recompute()
-        elif self.microbatch_rows > 1:
+        elif self.microbatch_rows > self.together and not fixed:
             self.microbatch_rows //= 2
         else:
+            fewest = "one row" if self.together == 1 else f"objective.rows={self.together} rows"
+            if fixed:
+                fewest = f"batch.quantum={self._config.batch.ramp_quantum} rows"
             raise InputError(
-                f"not even one row of {self._config.data.row_length} tokens fits into the memory "
+                f"not even {fewest} of {self._config.data.row_length} tokens fits into the memory "
                 f"of {self.device.name}: train a smaller model (model.layers, model.width)"
             ) from error
         if self.device.torch.type == "cuda":
