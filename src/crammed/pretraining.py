@@ -251,7 +251,10 @@ def _training(
 
 
 def _adapted(run: RunDir, done: Training, why: str, about: dict[str, Any]) -> Training:
-    """What training did, marked as an adaptation."""
+    """What training did, marked as an adaptation, with the sum of all of our own training."""
+    if (earlier := about["earlier"]) is not None:
+        seconds = earlier["seconds"] + done.charged_seconds
+        about = {**about, "in_all": {"seconds": seconds, "tokens": earlier["tokens"] + done.tokens}}
     whys = "; ".join(each for each in (why, done.outside_rules) if each)
     values = {**done.values(), "outside_rules": whys, "adapted": about}
     return checked(run.path / "summary.json", values, Training)

@@ -25,6 +25,7 @@ from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.export.huggingface import export
+from crammed.interface.lines import run_lines
 from crammed.machine.device import Device
 from crammed.model.trained import load_trained
 from crammed.runs.listing import list_runs
@@ -183,6 +184,36 @@ def test_other_commands_take_the_run_for_its_exported_model(run: Path) -> None:
     assert again.lacks == set()
     with pytest.raises(InputError, match=r"adapted a model of others, which .*export holds"):
         load_trained(run)
+
+
+def test_going_on_with_a_run_of_ours_says_what_both_were_charged(
+    tmp_path: Path, corpus: Corpus, text_file: Path
+) -> None:
+    shape, first = tiny("bert-base").model, tmp_path / "first"
+    export(untrained(corpus.tokenizer, shape), first / "export", "auto")
+    (first / "config.json").write_text("{}")
+    fixture = Path(__file__).parents[1] / "fixtures" / "2026-11-21" / "finished" / "summary.json"
+    summary = {**json.loads(fixture.read_text()), "charged_seconds": 3600.0, "tokens": 1_000_000}
+    (first / "summary.json").write_text(json.dumps(summary))
+    results = []
+    for model, out in ((first / "export", "more"), (tmp_path / "more" / "export", "again")):
+        results.append(adapt(model, text_file, tmp_path / out, budget="2updates"))
+    for result, before in zip(results, (summary, results[0]), strict=True):
+        seconds, tokens = before["charged_seconds"], before["tokens"]
+        if before is not summary:
+            seconds, tokens = seconds + 3600.0, tokens + 1_000_000
+        assert result["adapted"]["earlier"] == {"seconds": seconds, "tokens": tokens}
+        assert result["adapted"]["in_all"] == {
+            "seconds": seconds + result["charged_seconds"],
+            "tokens": tokens + result["tokens"],
+        }
+    run = tmp_path / "more"
+    words = f"1h in all, and {1_000_000 + results[0]['tokens']:,} tokens"
+    assert words in dict(run_lines(results[0]))["in all"]
+    for file in ("export/README.md", "report.html"):
+        assert words in (run / file).read_text()
+    with pytest.raises(InputError, match=r"to go on with its model, type crammed adapt "):
+        adapt(first / "export", text_file, run, budget="3updates")
 
 
 def test_a_pooler_is_kept(run: Path) -> None:

@@ -160,6 +160,7 @@ class Adaptation:
     ) -> dict[str, Any]:
         """What ``summary.json`` says of what was adapted, and of the old text."""
         before, old = self._found(run, BEFORE), OldText.of(run, None, progress)
+        earlier = self.original.earlier
         forgotten = None
         if old is not None:
             after = self._on(old, model.eval(), run.config, corpus, device)
@@ -175,11 +176,15 @@ class Adaptation:
             "heldout": before["heldout"],
             "heldout_by_source": before["heldout_by_source"],
             "old_text": forgotten,
+            "earlier": None if earlier is None else earlier.values(),
         }
 
     def outside_rules(self) -> str:
         """Why the run does not count as one of Cramming."""
-        return f"adapted from {self.original.name}, whose own training is not counted"
+        name = self.original.name
+        if self.original.earlier is None:
+            return f"adapted from {name}, whose own training is not counted"
+        return f"adapted from {name}, whose own training is not part of this run's budget"
 
     def finished(self, model: HuggingFaceMaskedLM, corpus: Corpus) -> Adapted:
         """The model, once its training has ended."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from crammed.adaptation.original import Original
+from crammed.adaptation.words import in_all
 from crammed.export.card import Metadata, figures, usage
-from crammed.runs.summary import Training
+from crammed.runs.summary import Spent, Training
 
 
 def model_card(original: Original, training: Training, mask: str) -> str:
@@ -23,12 +24,18 @@ def model_card(original: Original, training: Training, mask: str) -> str:
             f"rows of {training_rows(training)} tokens. Its {license} and limits apply.",
             "",
             *figures(training),
+            *([] if adapted.earlier is None else [f"- {_in_all(adapted.earlier, training)}"]),
             f"- before that, its held-out loss on this text was {before:.3f} with 15 % masked",
             "",
             usage(mask, custom=original.ours),
             "",
         ]
     )
+
+
+def _in_all(earlier: Spent, training: Training) -> str:
+    words = in_all(earlier.values(), training.charged_seconds, training.tokens)
+    return f"with the run that it was adapted from: {words}"
 
 
 def training_rows(training: Training) -> int:

@@ -37,6 +37,8 @@ from crammed.files.regular import read_text
 from crammed.files.scratch import scratch_folder
 from crammed.files.writing import read_json, write_json
 from crammed.keys import key
+from crammed.model.trained import EXPORT
+from crammed.runs.summary import Spent, read_summary
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,18 @@ class Original:
         with suppress(OSError, UnicodeDecodeError):
             return license_in(read_text(file))
         return None
+
+    @property
+    def earlier(self) -> Spent | None:
+        """What training it was charged, if the folder is the export of one of our runs.
+
+        Raises:
+            InputError: the result of that run is damaged.
+        """
+        run = self.folder.resolve().parent
+        ours = self.folder.resolve().name == EXPORT
+        summary = read_summary(run) if ours and (run / "config.json").exists() else None
+        return None if summary is None else summary.spent()
 
     @property
     def name(self) -> str:

@@ -26,6 +26,8 @@ from crammed.model.tensors import misfit, read_tensors
 
 SCHEMA = 2
 """Version of ``config.json``; from 2 on, the folder contains the hashes of its files."""
+EXPORT = "export"
+"""The folder in a finished run that holds its model for Hugging Face."""
 
 
 def save_weights(path: Path, weights: dict[str, Tensor], **metadata: str) -> None:
@@ -110,7 +112,7 @@ def exported_model(run: Path) -> Path:
     Raises:
         InputError: it has none.
     """
-    folder = run / "export"
+    folder = run / EXPORT
     if not folder.is_dir():
         raise InputError(f"{run} has no exported model: crammed export {run} --to {folder}")
     return folder

@@ -300,7 +300,10 @@ def differences(old: RunConfig, new: RunConfig) -> list[str]:
 
 def another_run(path: Path, differences: Sequence[str]) -> InputError:
     """The refusal of a run in whose folder there is one with these differences."""
+    more = ""
+    if (path / "summary.json").exists() and any(each.startswith("budget") for each in differences):
+        more = f"; to go on with its model, type crammed adapt {path}, with --budget and --out"
     return InputError(
         f"{path} holds a run with another configuration ({', '.join(differences[:3])}): choose "
-        "another --out, or the same configuration to resume it"
+        f"another --out, or the same configuration to resume it{more}"
     )

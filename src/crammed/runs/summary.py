@@ -76,6 +76,13 @@ class _OldText(Part):
     after: Losses
 
 
+class Spent(Part):
+    """What training of a model was charged."""
+
+    seconds: Amount
+    tokens: Count
+
+
 class AdaptedFrom(Part):
     """What a run adapted.
 
@@ -84,6 +91,8 @@ class AdaptedFrom(Part):
         sha256: digest of its configuration, weights and tokenizer.
         random_weights: how many of its tensors began at random, such as those of a missing head.
         heldout, heldout_by_source: its held-out losses before training, as in `Summary`.
+        earlier, in_all: what the runs of this package were charged that trained it from scratch,
+            before and with this one; None if the original is not one of theirs.
     """
 
     model: str
@@ -92,6 +101,8 @@ class AdaptedFrom(Part):
     heldout: Losses
     heldout_by_source: BySource = Field(default_factory=dict)
     old_text: _OldText | None = None
+    earlier: Spent | None = None
+    in_all: Spent | None = None
 
 
 class Training(Part):
@@ -132,6 +143,12 @@ class Training(Part):
     joules: Amount | None = None
     outside_rules: str | None = None
     adapted: AdaptedFrom | None = None
+
+    def spent(self) -> Spent | None:
+        """What the model was charged since it was random; None if others have trained it."""
+        if self.adapted is not None:
+            return self.adapted.in_all
+        return Spent(seconds=self.charged_seconds, tokens=self.tokens)
 
 
 class Summary(Training):
