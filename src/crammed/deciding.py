@@ -78,6 +78,6 @@ def _readable(request: Request) -> Suite:
     """
     given = GivenTasks.of(request.suite, request.data)
     tasks = given.suite.select(request.tasks or given.names())
-    batch = protocol_for(request.model, request.protocol, request.seeds).batch
-    read_tasks(given.suite, tasks, given.folder, batch, given.file)
+    protocol = protocol_for(request.model, request.protocol, request.seeds)
+    read_tasks(given.suite, tasks, given.folder, protocol, given.file)
     return given.suite.model_copy(update={"tasks": {task.name: task for task in tasks}})

@@ -20,7 +20,7 @@ from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.finetuning.engine import Numerics, predict
-from crammed.evaluation.vectors import MeanOfTokens, encoded
+from crammed.evaluation.finetuning.vectors import MeanOfTokens, encoded
 from crammed.finetuned.folder import DESCRIPTION
 from crammed.finetuned.prediction import Predictor
 from crammed.formats.records import without_surrogates

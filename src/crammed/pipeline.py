@@ -196,7 +196,7 @@ def _find_tasks(config: FinetuneConfig, given: GivenTasks | None) -> list[_Tasks
         raise InputError(
             f"{given.folder} has no task {', '.join(missing)}: it has {', '.join(there)}"
         )
-    read_tasks(suite, suite.select(wanted), given.folder, config.batch, given.file)
+    read_tasks(suite, suite.select(wanted), given.folder, config, given.file)
     return [_Tasks(suite, wanted, given.folder)]
 
 

@@ -21,14 +21,13 @@ from crammed.evaluation.finetuning.jobs import (
     BYTES_A_WORKER,
     FinetuneJob,
     FinetuneSetup,
-    FinetuneTask,
     JobProgress,
-    TokenizedSplit,
     _in_groups,
     _in_worker,
     _workers,
     run_jobs,
 )
+from crammed.evaluation.finetuning.task import FinetuneTask, TokenizedSplit
 from crammed.terminal.progress import SILENT, Progress
 
 SETUP = FinetuneSetup(

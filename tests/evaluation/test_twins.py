@@ -21,9 +21,8 @@ from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
 from crammed.evaluation.finetuning.jobs import (
     Failures,
     FinetuneJob,
-    FinetuneTask,
-    TokenizedSplit,
 )
+from crammed.evaluation.finetuning.task import FinetuneTask, TokenizedSplit
 from crammed.evaluation.twins import SharedTwins
 from crammed.files.locks import FolderLock
 from crammed.terminal.progress import SILENT, Progress

@@ -33,7 +33,10 @@ SeedsOption = Annotated[
     int | None, typer.Option(min=1, max=1000, help="Fine-tuning seeds of each task.")
 ]
 ProtocolOption = Annotated[
-    str | None, typer.Option(help="cramming, bert-base, glue-long, superglue or FILE.yaml.")
+    str | None,
+    typer.Option(
+        help="cramming, bert-base, glue-long, superglue, linear-probe, knn-probe or FILE.yaml."
+    ),
 ]
 CompareOption = Annotated[
     str | None,

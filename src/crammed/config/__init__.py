@@ -21,7 +21,7 @@ from crammed.config.corpus import (
     TextDocuments,
     TokenizerConfig,
 )
-from crammed.config.finetuning import FinetuneConfig, Protocol
+from crammed.config.finetuning import FinetuneConfig, Probe, Protocol
 from crammed.config.model import ModelConfig
 from crammed.config.optim import OptimConfig
 from crammed.config.run_config import RunConfig
@@ -57,6 +57,7 @@ __all__ = [
     "Ordering",
     "PositiveFloat",
     "PositiveInt",
+    "Probe",
     "Protocol",
     "RepeatedConfig",
     "RunConfig",

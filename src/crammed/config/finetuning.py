@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from crammed.config.base import Beta, Later, Names, PositiveFloat, Section, Size
 from crammed.schedule import OpenFraction
 
 MOST_SEEDS = 1000
+Probe = Literal["linear", "knn"]
 
 
 class Protocol(Section):
@@ -39,6 +40,15 @@ class Protocol(Section):
     """For models trained here; Hugging Face models keep their configuration's."""
     max_length: Size = 128
     """Maximum tokens in a sequence; a model's own limit applies if it is lower."""
+    probe: Annotated[Probe | None, Later()] = None
+    """Leave the encoder as it is, and predict from its vectors, by a linear model or the nearest
+    neighbours. Of the other values, only `max_length` then counts, and `seeds` must be 1."""
+
+    @model_validator(mode="after")
+    def _probes_draw_nothing(self) -> Protocol:
+        if self.probe is not None and self.seeds != 1:
+            raise ValueError("a probe has nothing random: set seeds to 1")
+        return self
 
     def at_width(self, width: int | None) -> Protocol:
         """The protocol for a model of this width; None if the width is unknown."""
@@ -48,9 +58,9 @@ class Protocol(Section):
 
     def hyperparameters(self) -> dict[str, Any]:
         """Everything that affects the score of one seed, after `at_width` has been applied."""
-        return self.model_dump(
-            mode="json", include=set(Protocol.model_fields) - {"seeds", "lr_width", "lr_power"}
-        )
+        every = set(Protocol.model_fields) - {"seeds", "lr_width", "lr_power"}
+        kept = every if self.probe is None else {"probe", "max_length"}
+        return self.model_dump(mode="json", include=kept)
 
 
 class FinetuneConfig(Protocol):

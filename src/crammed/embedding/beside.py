@@ -19,7 +19,7 @@ from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.finetuning.engine import Numerics
-from crammed.evaluation.vectors import MeanOfTokens
+from crammed.evaluation.finetuning.vectors import MeanOfTokens
 from crammed.export.huggingface import comes_with_our_code
 from crammed.files.folders import inside
 from crammed.files.regular import read_text

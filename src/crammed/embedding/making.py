@@ -24,7 +24,7 @@ from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone, inner
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.finetuning.batches import EncodedSplit
 from crammed.evaluation.finetuning.engine import Numerics
-from crammed.evaluation.vectors import MeanOfTokens, encoded
+from crammed.evaluation.finetuning.vectors import MeanOfTokens, encoded
 from crammed.export.huggingface import comes_with_our_code
 from crammed.extras import import_extra
 from crammed.files.folders import check_vacant, new_folder

@@ -15,7 +15,7 @@ from torch import nn
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.finetuning.engine import Numerics, predict
-from crammed.evaluation.vectors import encoded
+from crammed.evaluation.finetuning.vectors import encoded
 from crammed.tasks.columns import TaskColumns
 from crammed.tasks.layouts import open_file
 from crammed.tasks.read import read_rows

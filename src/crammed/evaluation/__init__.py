@@ -6,7 +6,7 @@ backbones/   loads the model, wherever it comes from
 folder       stores scores and predictions, and finds finished work again
 suite        a suite of tasks: tokenize, list the jobs, score
 folds        fine-tunes on parts of a task's rows, where it is cross-validated
-finetuning/  runs the jobs
+finetuning/  runs the jobs: fine-tuning, or probes of a frozen encoder
 scores/      metrics, intervals, means, and their tables
 linear       what TF-IDF with a linear model scores
 submission   predictions for a leaderboard

@@ -13,6 +13,7 @@ from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.blimp import blimp_score
 from crammed.evaluation.finetuning.engine import Numerics
+from crammed.evaluation.finetuning.probing import refuse_unprobed
 from crammed.evaluation.folder import EvaluationFolder, default_folder
 from crammed.evaluation.heldout_score import heldout_score
 from crammed.evaluation.protocol import protocol_for
@@ -101,9 +102,10 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
         return {**result, "suites": {request.suite: scores}}
     data = None if request.data == "hub" else Path(request.data)
     tasks = suite.select(request.tasks or tasks_in(suite, data))
+    refuse_unprobed(tasks, protocol)
     file = None if request.suite in suite_names() else request.suite
     test = request.submission is not None
-    read = read_tasks(suite, tasks, data, protocol.batch, file, test=test) if file else {}
+    read = read_tasks(suite, tasks, data, protocol, file, test=test) if file else {}
     numerics, shared = Numerics.on(device), request.twins
     twins = SharedTwins.of(shared, backbone, protocol, numerics) if shared is not None else None
     with EvaluationFolder(path, backbone, protocol) as folder:
@@ -134,7 +136,7 @@ def read_tasks(
     suite: Suite,
     tasks: Sequence[Task],
     data: Path | None,
-    batch: int,
+    protocol: Protocol,
     file: str | None = None,
     *,
     test: bool = False,
@@ -143,21 +145,22 @@ def read_tasks(
 
     Args:
         data: folder of the tasks; None for the hub.
-        batch: rows of a batch of fine-tuning.
+        protocol: how models are fine-tuned, or probed.
         file: the suite's file, if it is the user's own and may be at fault.
         test: also read the test splits, for a submission.
 
     Raises:
         InputError: naming the fault of each task that cannot be fine-tuned, a line each.
     """
+    refuse_unprobed(tasks, protocol)
     read, faults = {}, []
     for task in tasks:
         try:
             found = read_task(task, data, suite, test=test)
             rows = min([len(found.train), *(len(part.train) for part in parts_of(found))])
-            if rows < batch:
+            if protocol.probe is None and rows < protocol.batch:
                 raise InputError(
-                    f"{rows} training rows are fewer than one batch of {batch}: add "
+                    f"{rows} training rows are fewer than one batch of {protocol.batch}: add "
                     "rows, or name a protocol with a smaller batch"
                 )
             read[task.name] = found

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from crammed.evaluation.finetuning.arrays import save_arrays
-from crammed.evaluation.finetuning.jobs import FinetuneJob, FinetuneTask
+from crammed.evaluation.finetuning.jobs import FinetuneJob
+from crammed.evaluation.finetuning.task import FinetuneTask
 from crammed.files.hashes import json_hash
 from crammed.tasks.folds import Integers
 

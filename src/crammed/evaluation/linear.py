@@ -12,8 +12,8 @@ from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
-from numpy.typing import NDArray
 
+from crammed.evaluation.finetuning.probing import linear_outputs
 from crammed.evaluation.scores.bootstrap import mean_measure
 from crammed.evaluation.scores.predictions import Outputs
 from crammed.evaluation.scores.score import metrics_of
@@ -118,34 +118,12 @@ def _outputs(
     vectorizer: Any, task: Task, data: TaskData, train: Rows, rows: Rows, strength: float
 ) -> Outputs:
     """Outputs for `rows`, shaped like those of a fine-tuned model."""
-    from sklearn.linear_model import LogisticRegression, Ridge
-    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.linear_model import LogisticRegression
 
     given, wanted = _features(vectorizer, train), _features(vectorizer, rows)
-    if task.kind == "regression":
-        model = Ridge(alpha=10.0 / strength, solver="lsqr").fit(given, train.labels)
-        return np.asarray(model.predict(wanted), np.float64)[:, None]
-    model = LogisticRegression(C=strength, max_iter=1000)
-    if task.kind == "choice":  # each answer by itself: is it the right one?
-        right = np.arange(len(train) * train.choices) % train.choices
-        model.fit(given, right == np.repeat(train.labels, train.choices))
-        return np.asarray(model.decision_function(wanted)).reshape(len(rows), rows.choices)
-    if task.kind == "multi-label":
-        several = OneVsRestClassifier(model).fit(given, train.labels)
-        return 2.0 * np.asarray(several.predict_proba(wanted)) - 1.0  # above 0 for yes
-    if len(found := np.unique(train.labels)) == 1:  # as in part of rows that are sorted
-        outputs = np.zeros((len(rows), data.outputs))
-        outputs[:, int(found[0])] = 1.0
-        return outputs
-    model.fit(given, train.labels)
-    return _of_all_classes(model.decision_function(wanted), model.classes_, data.outputs)
-
-
-def _of_all_classes(
-    values: NDArray[np.float64], classes: NDArray[np.float32], count: int
-) -> Outputs:
-    """Outputs of all classes, of which some may not be among the training rows."""
-    outputs = np.full((len(values), count), -1e9)
-    columns = np.stack([-values, values], 1) if values.ndim == 1 else values
-    outputs[:, classes.astype(int)] = columns
-    return outputs
+    if task.kind != "choice":
+        return linear_outputs(task.kind, given, train.labels, wanted, data.outputs, strength)
+    model = LogisticRegression(C=strength, max_iter=1000)  # of each answer: is it the right one?
+    right = np.arange(len(train) * train.choices) % train.choices
+    model.fit(given, right == np.repeat(train.labels, train.choices))
+    return np.asarray(model.decision_function(wanted)).reshape(len(rows), rows.choices)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
@@ -19,11 +19,10 @@ from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.finetuning.jobs import (
     FinetuneJob,
     FinetuneSetup,
-    FinetuneTask,
-    TokenizedSplit,
     run_jobs,
     usual_threads,
 )
+from crammed.evaluation.finetuning.task import FinetuneTask, SplitWriter
 from crammed.evaluation.folder import EvaluationFolder, outputs_file, submission_key
 from crammed.evaluation.folds import Fold, join, unfinished
 from crammed.evaluation.linear import linear_scores
@@ -212,7 +211,8 @@ class SuiteEvaluator:
     def _prepare(self, suite: Suite, name: str, data: TaskData, scratch: Path) -> _PreparedTask:
         """Tokenize all splits of a task, and list its jobs."""
         task = suite.tasks[name]
-        writer = _SplitWriter(self.backbone, task, self.max_length, scratch)
+        apart = self.protocol.probe is not None
+        writer = SplitWriter(self.backbone, task, self.max_length, scratch, apart)
         train = writer.write(task.train, data.train)
         scored = {score: writer.write(score, rows) for score, rows in data.scored.items()}
         tests = data.test if self.test else {}
@@ -243,7 +243,7 @@ class SuiteEvaluator:
         jobs, cut = self._jobs(suite, shared, key), dict(writer.cut)
         return _PreparedTask(task, data, key, jobs, cut, [*self._folds(data, shared, writer)])
 
-    def _folds(self, data: TaskData, whole: FinetuneTask, writer: _SplitWriter) -> Iterator[Fold]:
+    def _folds(self, data: TaskData, whole: FinetuneTask, writer: SplitWriter) -> Iterator[Fold]:
         """Tokenize the parts of a task that is cross-validated."""
         for number, part in enumerate(parts_of(data), 1):
             train = writer.write("train", part.train)
@@ -334,31 +334,6 @@ class SuiteEvaluator:
                 judged = Judged(task, data.labels, name, data.scored[name], median)
                 self.folder.save_told(suite.name, name, judged.told())
         return scores
-
-
-@dataclass(frozen=True)
-class _SplitWriter:
-    """Tokenizes and writes the splits of a task, and counts truncated sequences.
-
-    Attributes:
-        cut: how many sequences of each split were truncated.
-    """
-
-    backbone: Backbone
-    task: Task
-    max_length: int
-    scratch: Path
-    cut: dict[str, int] = field(default_factory=dict)
-    _numbers: Iterator[int] = field(default_factory=count)
-
-    def write(self, split: str, rows: Rows) -> TokenizedSplit:
-        words = self.task.kind == "tokens"
-        tokens = self.backbone.tokenize(rows.texts, self.max_length, words=words)
-        counts = np.array([len(texts) for texts in rows.texts], np.int64) if words else None
-        written = TokenizedSplit(self.scratch / f"{next(self._numbers)}.npz", rows.choices)
-        written.write(tokens, rows.labels, counts)
-        self.cut[split] = tokens.cut
-        return written
 
 
 def _waiting(prepared: Sequence[_PreparedTask]) -> list[FinetuneJob]:

@@ -53,6 +53,9 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
     """
     check_vacant(out, "--out")
     import_extra("transformers", "hf", "crammed finetune")
+    protocol = protocol_for(request.model, request.protocol, request.seeds)
+    if protocol.probe is not None:
+        raise InputError("a probe trains no model to keep: name another --protocol")
     suite, task = _task_of(request)
     model = _exported(request.model)
     data = None if request.data == "hub" else Path(request.data)
@@ -62,7 +65,7 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
             request,
             model=model,
             tasks=(task.name,),
-            protocol=protocol_for(request.model, request.protocol, request.seeds),
+            protocol=protocol,
             into=request.into or default_folder(model, request.protocol),
             keep=weights,
         )

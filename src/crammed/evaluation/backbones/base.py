@@ -71,8 +71,14 @@ class Backbone(Protocol):
         """The text that token ids stand for, special tokens included."""
         ...
 
-    def encoder(self) -> nn.Module:
-        """The pretrained encoder, on the CPU: (ids, mask, types) -> hidden states [B, S, D]."""
+    def encoder(self, untrained: int | None = None) -> nn.Module:
+        """The encoder in evaluation mode, on the CPU.
+
+        It is called as (ids, mask, types) and returns hidden states [B, S, D].
+
+        Args:
+            untrained: seed of random weights to have in place of the pretrained ones.
+        """
         ...
 
     def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:

@@ -114,8 +114,12 @@ class HuggingFaceBackbone:
     def text_of(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
-    def encoder(self) -> nn.Module:
-        return _Wrapped(self._load("AutoModel")[0].eval(), "last_hidden_state")
+    def encoder(self, untrained: int | None = None) -> nn.Module:
+        if untrained is None:
+            model, _ = self._load("AutoModel")
+        else:
+            model = self._untrained("AutoModel", self._config, untrained)
+        return _Wrapped(model.eval(), "last_hidden_state")
 
     def encoder_to_train(self, seed: int, dropout: float) -> nn.Module:
         """The encoder with this dropout, called like that of `encoder`, on the CPU.
@@ -129,20 +133,24 @@ class HuggingFaceBackbone:
         return _Wrapped(model, "last_hidden_state")
 
     def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:
-        import transformers
-
         kind = _classifier_class(every_token)
         config = deepcopy(self._config)
         config.num_labels = outputs
-        with loading(self.name, "classifier"), torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            model = getattr(transformers, kind).from_config(config, **self._trust).float()
+        model = self._untrained(kind, config, seed)
         if trained:
             if kind not in self._kept:
                 self._kept[kind] = self.pretrained(kind)
             result = model.load_state_dict(self._kept[kind], strict=False)
             assert not result.unexpected_keys, result
         return _Wrapped(model.train())
+
+    def _untrained(self, kind: str, config: Any, seed: int) -> Any:
+        """A model of this class in float32 with random weights."""
+        import transformers
+
+        with loading(self.name, "classifier"), torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            return getattr(transformers, kind).from_config(config, **self._trust).float()
 
     def finetuned(self, *, every_token: bool) -> nn.Module:
         """The classifier in the folder, in evaluation mode; called like that of `classifier`.

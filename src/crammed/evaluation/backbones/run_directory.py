@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -72,8 +73,11 @@ class RunBackbone:
     def text_of(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
-    def encoder(self) -> nn.Module:
-        return _Encoder(self._final.masked_lm(torch.device("cpu")).encoder)
+    def encoder(self, untrained: int | None = None) -> nn.Module:
+        if untrained is None:
+            return _Encoder(self._final.masked_lm(torch.device("cpu")).encoder)
+        model: Any = self.classifier(1, untrained, trained=False, every_token=False)
+        return _Encoder(model.encoder.eval())
 
     def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:
         kind = TokenClassifier if every_token else SequenceClassifier

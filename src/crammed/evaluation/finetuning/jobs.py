@@ -16,20 +16,20 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from crammed.config import Protocol
+from crammed.config import Probe, Protocol
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import BackboneSpec
-from crammed.evaluation.backbones.tokens import Tokenized
 from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
 from crammed.evaluation.finetuning.batches import EncodedSplit, of_words
 from crammed.evaluation.finetuning.engine import CaptureFailed, Numerics, finetune, predict
+from crammed.evaluation.finetuning.probing import probe
+from crammed.evaluation.finetuning.task import FinetuneTask, TokenizedSplit
 from crammed.machine import workers as processes
 from crammed.machine.device import is_out_of_memory
 from crammed.machine.lanes import compute_threads
 from crammed.machine.workers import available_memory, cores
 from crammed.model.trained import save_weights
-from crammed.tasks.task import TaskKind
 from crammed.terminal.progress import Progress
 
 BYTES_A_PARAMETER = 24
@@ -37,80 +37,6 @@ BYTES_A_PARAMETER = 24
 BYTES_A_WORKER = 1 << 30
 MOST_TOGETHER = 10
 """Models that train side by side on a GPU: five seeds, pretrained and untrained."""
-
-
-@dataclass(frozen=True)
-class TokenizedSplit:
-    """The tokens and labels of one split, in a file that every worker reads.
-
-    Attributes:
-        choices: sequences per row.
-    """
-
-    path: Path
-    choices: int
-
-    def write(
-        self, tokens: Tokenized, labels: NDArray[np.float32], counts: NDArray[np.int64] | None
-    ) -> None:
-        """Write the file.
-
-        Args:
-            labels: those of `Rows`.
-            counts: [N] the number of words in each sequence, for kind tokens; None for others.
-        """
-        arrays: dict[str, NDArray[Any] | None] = {
-            "ids": tokens.ids,
-            "offsets": tokens.offsets,
-            "labels": labels,
-            "types": tokens.types,
-            "words": tokens.words,
-            "counts": counts,
-        }
-        present = {name: array for name, array in arrays.items() if array is not None}
-        save_arrays(self.path, present, {"cut": tokens.cut})
-
-    @property
-    def tokens(self) -> int:
-        """Total number of tokens in all sequences."""
-        return len(self.read()[0].ids)
-
-    def read(self) -> tuple[Tokenized, NDArray[np.float32], NDArray[np.int64] | None]:
-        """What `write` was given."""
-        loaded = load_arrays(self.path)
-        assert loaded is not None, self.path
-        arrays, about = loaded
-        tokens = Tokenized(
-            arrays["ids"],
-            arrays["offsets"],
-            arrays.get("types"),
-            arrays.get("words"),
-            about["cut"],
-        )
-        return tokens, arrays["labels"], arrays.get("counts")
-
-
-@dataclass(frozen=True)
-class FinetuneTask:
-    """What all jobs of one task share.
-
-    Attributes:
-        outputs: logits per sequence.
-        scored: the labelled splits, by name of the score.
-        tested: the unlabelled splits, by `folder.submission_key`; the untrained model does not
-            predict these.
-        tokens: how many tokens one job trains on.
-        majority_class: for kind tokens, the class predicted for truncated words.
-    """
-
-    name: str
-    kind: TaskKind
-    outputs: int
-    train: TokenizedSplit
-    scored: dict[str, TokenizedSplit]
-    tested: dict[str, TokenizedSplit]
-    tokens: int
-    majority_class: int = 0
 
 
 @dataclass(frozen=True)
@@ -219,7 +145,8 @@ def run_jobs(
     failures: Failures = {}
     done, detail = 0.0, ""
     whole = sum(job.task.tokens for job in jobs)
-    with progress.task("fine-tuning", whole) as bar, compute_threads(here):
+    label = "fine-tuning" if setup.protocol.probe is None else "probing"
+    with progress.task(label, whole) as bar, compute_threads(here):
         for report in reports:
             done += report.tokens
             if report.job is not None:
@@ -338,6 +265,9 @@ def _together(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[Jo
     task, protocol, numerics = group[0].task, setup.protocol, setup.numerics
     try:
         backbone = _loaded(setup.backbone)
+        if protocol.probe is not None:
+            yield from _probed(group, backbone, protocol.probe, numerics)
+            return
         train = _encoded(task.train, backbone.pad, numerics.device)
         models = [
             backbone.classifier(
@@ -368,6 +298,19 @@ def _together(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[Jo
         if isinstance(error, CaptureFailed) or is_out_of_memory(error):
             raise
         yield from (JobProgress(0.0, job, _line(error)) for job in group)
+
+
+def _probed(
+    group: Sequence[FinetuneJob], backbone: Backbone, method: Probe, numerics: Numerics
+) -> Iterator[JobProgress]:
+    """Probe frozen encoders in place of fine-tuning them, and write the outputs."""
+    for job in group:
+        began = time.monotonic()
+        encoder = backbone.encoder(None if job.trained else job.seed)
+        outputs = probe(encoder, job.task, job.splits, method, backbone.pad, numerics)
+        seconds = round(time.monotonic() - began, 2)
+        save_arrays(job.file, outputs, {"key": job.key, "seconds": seconds})
+        yield JobProgress(job.task.tokens, job)
 
 
 def _outputs(

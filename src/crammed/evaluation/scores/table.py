@@ -21,6 +21,8 @@ ROWS_ONLY = (
     "nothing about another fine-tuning seed; give --seeds 3 or more"
 )
 
+OF_PROBE = "rows only: an interval says how far other rows would move what a probe finds"
+
 
 def interval_text(interval: Sequence[float] | None, sign: str = "") -> str:
     """``[81.04, 84.96]`` -> ``81.0 to 85.0``."""
@@ -194,7 +196,7 @@ def score_tables(suite: str, scores: Json, protocol: Json, length: int | None) -
     _add_means(table, scores["means"], beside)
     notes += [Text(said) for said in said_of(scores["tasks"])]
     if any(map(is_over_rows, shown)):
-        notes.append(Text(ROWS_ONLY))
+        notes.append(Text(ROWS_ONLY if protocol.get("probe") is None else OF_PROBE))
     parts: list[Printed] = [table]
     if notes:
         parts.append(Text("\n").join(notes))

@@ -1,0 +1,122 @@
+"""A task as its jobs see it: tokens and labels, in files that every worker reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crammed.evaluation.backbones.base import Backbone
+from crammed.evaluation.backbones.tokens import Tokenized
+from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
+from crammed.tasks.rows import Rows
+from crammed.tasks.task import Task, TaskKind
+
+
+@dataclass(frozen=True)
+class TokenizedSplit:
+    """The tokens and labels of one split, in a file that every worker reads.
+
+    Attributes:
+        choices: sequences per row.
+    """
+
+    path: Path
+    choices: int
+
+    def write(
+        self, tokens: Tokenized, labels: NDArray[np.float32], counts: NDArray[np.int64] | None
+    ) -> None:
+        """Write the file.
+
+        Args:
+            labels: those of `Rows`.
+            counts: [N] the number of words in each sequence, for kind tokens; None for others.
+        """
+        arrays: dict[str, NDArray[Any] | None] = {
+            "ids": tokens.ids,
+            "offsets": tokens.offsets,
+            "labels": labels,
+            "types": tokens.types,
+            "words": tokens.words,
+            "counts": counts,
+        }
+        present = {name: array for name, array in arrays.items() if array is not None}
+        save_arrays(self.path, present, {"cut": tokens.cut})
+
+    @property
+    def tokens(self) -> int:
+        """Total number of tokens in all sequences."""
+        return len(self.read()[0].ids)
+
+    def read(self) -> tuple[Tokenized, NDArray[np.float32], NDArray[np.int64] | None]:
+        """What `write` was given."""
+        loaded = load_arrays(self.path)
+        assert loaded is not None, self.path
+        arrays, about = loaded
+        tokens = Tokenized(
+            arrays["ids"],
+            arrays["offsets"],
+            arrays.get("types"),
+            arrays.get("words"),
+            about["cut"],
+        )
+        return tokens, arrays["labels"], arrays.get("counts")
+
+
+@dataclass(frozen=True)
+class FinetuneTask:
+    """What all jobs of one task share.
+
+    Attributes:
+        outputs: logits per sequence.
+        scored: the labelled splits, by name of the score.
+        tested: the unlabelled splits, by `folder.submission_key`; the untrained model does not
+            predict these.
+        tokens: how many tokens one job trains on.
+        majority_class: for kind tokens, the class predicted for truncated words.
+    """
+
+    name: str
+    kind: TaskKind
+    outputs: int
+    train: TokenizedSplit
+    scored: dict[str, TokenizedSplit]
+    tested: dict[str, TokenizedSplit]
+    tokens: int
+    majority_class: int = 0
+
+
+@dataclass(frozen=True)
+class SplitWriter:
+    """Tokenizes and writes the splits of a task, and counts truncated sequences.
+
+    Attributes:
+        apart: whether each of two texts is a sequence of its own.
+        cut: how many sequences of each split were truncated.
+    """
+
+    backbone: Backbone
+    task: Task
+    max_length: int
+    scratch: Path
+    apart: bool
+    cut: dict[str, int] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    def write(self, split: str, rows: Rows) -> TokenizedSplit:
+        words = self.task.kind == "tokens"
+        texts, sequences = rows.texts, rows.choices
+        if self.apart:
+            texts, sequences = [(text,) for each in texts for text in each], len(texts[0])
+        tokens = self.backbone.tokenize(texts, self.max_length, words=words)
+        counts = np.array([len(texts) for texts in rows.texts], np.int64) if words else None
+        written = TokenizedSplit(self.scratch / f"{next(self._numbers)}.npz", sequences)
+        written.write(tokens, rows.labels, counts)
+        self.cut[split] = tokens.cut
+        return written
