@@ -100,6 +100,8 @@ def test_pieces_of_templates() -> None:
     [
         ({"metrc": "accuracy"}, "tasks.a.metrc: no such key; did you mean tasks.a.metric?"),
         ({"metric": "acc"}, "tasks.a.metric.0: input should be 'accuracy'"),
+        ({"metric": "acuracy"}, "not 'acuracy'; did you mean accuracy?"),
+        ({"kind": "classificaton"}, "not 'classificaton'; did you mean classification?"),
         ({"kind": "choise"}, "tasks.a.kind: input should be 'classification', 'multi-label'"),
         ({"text": "[a, b, c]"}, "tasks.a.text: value should have at most 2 items, not 3"),
         ({"text": "'{a'"}, "tasks.a.text: template '{a': expected '}'"),
@@ -192,13 +194,3 @@ def test_the_examples_of_the_documentation_load(tmp_path: Path) -> None:
     examples = re.findall(r"```yaml\n(tasks:.*?)```", page.read_text("utf-8"), re.DOTALL)
     kinds = {t.kind for e in examples for t in load_suite(written(tmp_path, e)).tasks.values()}
     assert kinds == set(get_args(TaskKind))
-
-
-def test_a_misspelt_metric_is_guessed(tmp_path: Path) -> None:
-    suite = tmp_path / "mine.yaml"
-    suite.write_text("tasks: {a: {text: t, metric: acuracy, kind: classificaton}}")
-    with pytest.raises(InputError) as refused:
-        load_suite(str(suite))
-    said = str(refused.value)
-    assert "not 'acuracy'; did you mean accuracy?" in said
-    assert "not 'classificaton'; did you mean classification?" in said

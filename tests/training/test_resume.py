@@ -6,8 +6,6 @@ import json
 import signal
 from pathlib import Path
 
-import pytest
-
 from crammed.doctor import TINY
 from crammed.files.hashes import sha256
 from crammed.runs.logs import read_lines
@@ -52,18 +50,3 @@ def test_kill_9_and_again_gives_the_same_weights(tmp_path: Path) -> None:
     shown = crammed(*words(run, text, *budget))
     assert json.loads(shown.stdout)["heldout"] == result["heldout"]
     assert (run / "metrics.jsonl").read_bytes() == before
-
-
-@pytest.mark.parametrize("moment", ["select_documents", "_Preparation._store_orders"])
-def test_kill_9_while_preparing_leaves_nothing_that_is_taken_for_complete(
-    tmp_path: Path, moment: str
-) -> None:
-    text = write_jsonl(tmp_path / "text.jsonl", documents(600))
-    run = tmp_path / "run"
-    command = words(run, text, "--budget", "3updates")
-    killed = python(*dying(f"crammed.data.preparing.driver:{moment}"), *command)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert not (run / "corpus").exists()
-    assert (run / ".corpus.preparing").exists()
-    assert crammed(*command).returncode == 0
-    assert not (run / ".corpus.preparing").exists()

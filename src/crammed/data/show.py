@@ -94,15 +94,15 @@ def sample_rows(corpus: Corpus, count: int) -> list[str]:
     return corpus.tokenizer.decode_batch(rows.tolist(), skip_special_tokens=False)
 
 
-def dropped_samples(corpus: Corpus, most_a_step: int = 2) -> list[Sample]:
-    """The beginnings of dropped documents, at most `most_a_step` from each step."""
+def dropped_samples(corpus: Corpus) -> list[Sample]:
+    """The beginnings of dropped documents, at most two from each step."""
     file = corpus.path / "dropped.jsonl.gz"
     if not file.exists():
         return []
     with _damage(corpus), open_text(file) as lines:
         return [
             {**sample, "text": _beginning(sample["text"])}
-            for sample in first_of_each_step(map(json.loads, lines), most_a_step)
+            for sample in first_of_each_step(map(json.loads, lines), 2)
         ]
 
 

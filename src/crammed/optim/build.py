@@ -86,15 +86,16 @@ class Optimizers:
 
 
 _BUILDERS: dict[str, Callable[[Parameters, Any], Sequence[Part]]] = {
-    "adamw": pytorch.adamw,
-    "adam": pytorch.adam,
-    "radam": pytorch.radam,
-    "nadam": pytorch.nadam,
+    "adamw": pytorch.with_moments(torch.optim.AdamW, fused=True),
+    "adam": pytorch.with_moments(torch.optim.Adam, fused=True),
+    # PyTorch has no fused forms of these two.
+    "radam": pytorch.with_moments(torch.optim.RAdam, decoupled_weight_decay=True),
+    "nadam": pytorch.with_moments(torch.optim.NAdam, decoupled_weight_decay=True),
     "lion": lion.lion,
-    "lamb": relative.lamb,
-    "adamw-scale": relative.adamw_scale,
-    "lars": relative.lars,
-    "agd": relative.agd,
+    "lamb": lambda parameters, config: [relative.Lamb(parameters, config)],
+    "adamw-scale": lambda parameters, config: [relative.AdamWScale(parameters, config)],
+    "lars": lambda parameters, config: [relative.Lars(parameters, config)],
+    "agd": lambda parameters, config: [relative.AGD(parameters, config)],
     "adafactor": pytorch.adafactor,
     "sgd": pytorch.sgd,
     "muon": muon.muon,

@@ -19,7 +19,6 @@ from crammed.config.optim import MuonConfig
 from crammed.machine.device import native_half
 from crammed.machine.lanes import Lanes
 from crammed.optim.parameters import Parameters
-from crammed.optim.pytorch import adamw_of
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic polynomial. They trade exact orthogonality for speed: singular values
@@ -64,7 +63,10 @@ def orthogonalisation_flops(rows: int, columns: int) -> int:
 def muon(parameters: Parameters, config: MuonConfig) -> list[torch.optim.Optimizer]:
     """`Muon` for the layers' matrices, AdamW for all other parameters."""
     groups = parameters.by_decay(config.weight_decay, matrices=False)
-    made: list[torch.optim.Optimizer] = [adamw_of(groups, config)]
+    betas = (config.beta1, config.beta2)
+    made: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(groups, config.lr, betas, config.eps, fused=True)
+    ]
     if stacks := parameters.stacks():
         options = (config.momentum, config.weight_decay, config.cautious_decay)
         made.append(Muon(stacks, config.matrix_lr, *options))

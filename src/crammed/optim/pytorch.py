@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
-from crammed.config.optim import (
-    AdafactorConfig,
-    AdamConfig,
-    AdamWConfig,
-    MuonConfig,
-    NAdamConfig,
-    RAdamConfig,
-    SGDConfig,
-)
-from crammed.optim.parameters import Parameters, ParamGroup
+from crammed.config.optim import AdafactorConfig, Moments, SGDConfig
+from crammed.optim.parameters import Parameters
 
 ADAFACTOR_EPSILONS = (2e-19, 1e-3)
 """Lower bounds. The first is for gradients: for the mean square of a matrix's, and for the root
@@ -23,27 +17,20 @@ large model are smaller. The square of the first must not be 0 in float32, or gr
 NaN."""
 
 
-def adamw(parameters: Parameters, config: AdamWConfig) -> list[torch.optim.Optimizer]:
-    """AdamW."""
-    return [adamw_of(parameters.by_decay(config.weight_decay), config)]
+def with_moments(
+    kind: Callable[..., torch.optim.Optimizer], **options: bool
+) -> Callable[[Parameters, Moments], list[torch.optim.Optimizer]]:
+    """A builder of Adam or one of its relatives, for all parameters.
 
+    Args:
+        options: what its class takes besides rate, betas and epsilon.
+    """
 
-def adam(parameters: Parameters, config: AdamConfig) -> list[torch.optim.Optimizer]:
-    """Adam."""
-    groups, betas = parameters.by_decay(config.weight_decay), (config.beta1, config.beta2)
-    return [torch.optim.Adam(groups, config.lr, betas, config.eps, fused=True)]
+    def build(parameters: Parameters, config: Moments) -> list[torch.optim.Optimizer]:
+        groups, betas = parameters.by_decay(config.weight_decay), (config.beta1, config.beta2)
+        return [kind(groups, config.lr, betas, config.eps, **options)]
 
-
-def radam(parameters: Parameters, config: RAdamConfig) -> list[torch.optim.Optimizer]:
-    """RAdam, of which PyTorch has no fused form."""
-    groups, betas = parameters.by_decay(config.weight_decay), (config.beta1, config.beta2)
-    return [torch.optim.RAdam(groups, config.lr, betas, config.eps, decoupled_weight_decay=True)]
-
-
-def nadam(parameters: Parameters, config: NAdamConfig) -> list[torch.optim.Optimizer]:
-    """NAdam, of which PyTorch has no fused form."""
-    groups, betas = parameters.by_decay(config.weight_decay), (config.beta1, config.beta2)
-    return [torch.optim.NAdam(groups, config.lr, betas, config.eps, decoupled_weight_decay=True)]
+    return build
 
 
 def adafactor(parameters: Parameters, config: AdafactorConfig) -> list[torch.optim.Optimizer]:
@@ -56,9 +43,3 @@ def sgd(parameters: Parameters, config: SGDConfig) -> list[torch.optim.Optimizer
     """Stochastic gradient descent."""
     groups = parameters.by_decay(config.weight_decay)
     return [torch.optim.SGD(groups, config.lr, config.momentum, fused=True)]
-
-
-def adamw_of(groups: list[ParamGroup], config: AdamWConfig | MuonConfig) -> torch.optim.Optimizer:
-    """AdamW for these groups of parameters."""
-    betas = (config.beta1, config.beta2)
-    return torch.optim.AdamW(groups, config.lr, betas, config.eps, fused=True)

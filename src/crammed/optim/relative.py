@@ -13,32 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crammed.config.optim import AdamWScaleConfig, AGDConfig, LambConfig, LarsConfig
+from crammed.config.optim import AGDConfig
 from crammed.optim.parameters import Parameters
 
 LEAST_RMS = 1e-3
 """AdamWScale takes no parameter for smaller than this."""
 _TINY = 1e-30
-
-
-def lamb(parameters: Parameters, config: LambConfig) -> list[torch.optim.Optimizer]:
-    """LAMB (You et al. 2020, algorithm 2)."""
-    return [_Lamb(parameters, config)]
-
-
-def adamw_scale(parameters: Parameters, config: AdamWScaleConfig) -> list[torch.optim.Optimizer]:
-    """AdamW with steps times the root mean square of the parameter."""
-    return [_AdamWScale(parameters, config)]
-
-
-def lars(parameters: Parameters, config: LarsConfig) -> list[torch.optim.Optimizer]:
-    """LARS (You et al. 2017, algorithm 1), or LARC."""
-    return [_Lars(parameters, config)]
-
-
-def agd(parameters: Parameters, config: AGDConfig) -> list[torch.optim.Optimizer]:
-    """Automatic gradient descent (Bernstein et al. 2023, algorithm 1)."""
-    return [_AGD(parameters.by_decay(config.weight_decay), {"lr": config.lr})]
 
 
 class _Relative(torch.optim.Optimizer):
@@ -76,20 +56,26 @@ class _Relative(torch.optim.Optimizer):
         return step
 
 
-class _Lamb(_Relative):
+class Lamb(_Relative):
+    """LAMB (You et al. 2020, algorithm 2)."""
+
     def _move(self, parameter: Tensor, gradient: Tensor, lr: float, decay: float) -> None:
         step = self._adam(parameter, gradient) + decay * parameter
         parameter.sub_(lr * _ratio(parameter.norm(), step.norm()) * step)
 
 
-class _AdamWScale(_Relative):
+class AdamWScale(_Relative):
+    """AdamW with steps times the root mean square of the parameter."""
+
     def _move(self, parameter: Tensor, gradient: Tensor, lr: float, decay: float) -> None:
         step = self._adam(parameter, gradient)
         size = parameter.square().mean().sqrt().clamp(min=LEAST_RMS)
         parameter.mul_(1.0 - lr * decay).sub_(lr * size * step)
 
 
-class _Lars(_Relative):
+class Lars(_Relative):
+    """LARS (You et al. 2017, algorithm 1), or LARC."""
+
     def _move(self, parameter: Tensor, gradient: Tensor, lr: float, decay: float) -> None:
         state = self.state[parameter]
         if "momentum" not in state:
@@ -101,7 +87,12 @@ class _Lars(_Relative):
         parameter.sub_(state["momentum"].mul_(self._config.momentum).add_(step))
 
 
-class _AGD(torch.optim.Optimizer):
+class AGD(torch.optim.Optimizer):
+    """Automatic gradient descent (Bernstein et al. 2023, algorithm 1)."""
+
+    def __init__(self, parameters: Parameters, config: AGDConfig) -> None:
+        super().__init__(parameters.by_decay(config.weight_decay), {"lr": config.lr})
+
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One update of every parameter that has a gradient."""
