@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+from crammed.machine.cards import CARDS
+from crammed.planning.oncard import counted_speed
 from crammed.quantity import quantity
-from layout import row_of, tabled, there
+from crammed.rules.recipe import ask
+from layout import row_of, rule, tabled, there
+
+A_DAY = 86_400
 
 
-def cards_table(names: list[str]) -> str:
-    """The counted tokens of a day of training on each card."""
-    results, rows = there(names), []
-    for result in results:
-        for name, card in result["cards"].items():
-            memory = f"{card['memory'] / 2**30:.0f} GiB"
-            if "refused" in card:
-                rows.append(f"| {name} | {memory} | {card['refused']} | | | | |")
-                continue
-            published = card["published_tokens_per_day"]
-            cells = (
-                name,
-                memory,
-                card["dtype"],
-                f"{card['taken_memory'] / 2**30:.1f} GiB",
-                f"{card['microbatch_rows']:,}",
-                f"{card['tokens_per_day'] / 1e9:.1f} G",
-                "" if published is None else f"{quantity(published)}",
-            )
-            rows.append(row_of(*cells))
+def cards_table(recipes: list[str]) -> str:
+    """The tokens of a day of training on each known card, as ``crammed plan`` counts them."""
+    (recipe,) = recipes
+    config, rows = ask(recipe).config, []
+    for card in CARDS:
+        speed = counted_speed(config, config.tokenizer.vocab_size, card)
+        a_second = config.batch.rows * config.data.row_length / speed.seconds(config.batch.rows)
+        cells = (
+            card.name,
+            f"{card.memory / 2**30:.0f} GiB",
+            card.half,
+            f"{(speed.memory or 0) / 2**30:.1f} GiB",
+            f"{speed.microbatch_rows:,}",
+            f"{A_DAY * a_second / 1e9:.1f} G",
+            "" if card.published is None else quantity(A_DAY * card.published),
+        )
+        rows.append(row_of(*cells))
     head = (
         "| card | memory | format | used at most | rows at a time | tokens a day, counted "
         "| published, by the paper's program |"
     )
-    return tabled(head, rows, results)
+    return "\n".join([head, rule(head), *rows]) + "\n"
 
 
 def paper_table(names: list[str]) -> str:

@@ -17,7 +17,6 @@ from crammed.machine.cards import card_called
 from crammed.model.count import train_flops_per_token
 from crammed.model.traffic import attention_bytes
 from crammed.rules.recipe import load_config
-from support.command import python
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 TOOLS = BENCHMARKS.parent / "tools"
@@ -133,27 +132,6 @@ def test_the_model_of_time() -> None:
 )
 def test_parts_of_a_step_are_known_by_names(kernel: str, part: str) -> None:
     assert room("model").part(room("launches").Launch(kernel, "forward", 1, 1)) == part
-
-
-def test_cards_that_are_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["crammed-2022", "model.layers=3", "model.width=8192", "model.head_dim=64"]
-    done = python(BENCHMARKS / "cards.py", *words, "--card", "H100", "--card", "2080 Ti")
-    assert done.returncode == 0, done.stderr
-    cards = json.loads(done.stdout)["cards"]
-    assert "lower model.layers" in cards["RTX 2080 Ti"]["refused"]
-    large = cards["H100"]
-    assert large["taken_memory"] < large["memory"]
-    assert large["tokens_per_day"] == pytest.approx(86400 * large["tokens_per_second"])
-    (tmp_path / "cards.json").write_text(done.stdout)
-    tables = importlib.import_module("count_tables")
-    monkeypatch.setattr(importlib.import_module("layout"), "BENCHMARKS", tmp_path)
-    for kind in ("cards", "paper"):
-        assert getattr(tables, f"{kind}_table")(["gone.json"]) == "Not measured yet.\n"
-    shown = tables.cards_table(["cards.json"])
-    assert (
-        f"| {large['microbatch_rows']} | {large['tokens_per_day'] / 1e9:.1f} G | 22.4 G |" in shown
-    )
-    assert "| RTX 2080 Ti | 11 GiB | a model of " in shown
 
 
 @pytest.mark.long
