@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -123,8 +124,8 @@ class Processes:
         self._running.discard(process)
         return process.returncode, printed
 
-    def stop(self) -> None:
-        """Kill running processes, and any that are started later."""
+    def stop(self, by: signal.Signals = signal.SIGKILL) -> None:
+        """Send running processes this signal, and kill any that are started later."""
         self._stopped.set()
         for process in tuple(self._running):
-            process.kill()
+            process.send_signal(by)

@@ -45,6 +45,12 @@ def memory() -> Peak:
     return Peak(lambda: sum(map(_set_size, _family())))
 
 
+def largest() -> int:
+    """The largest resident set of this process so far, in bytes."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
+
+
 def disk(folder: Path) -> Peak:
     """The sum of the sizes of all files below a folder."""
     return Peak(lambda: written(folder))

@@ -70,6 +70,45 @@ def prepare_table(names: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def memory_table(names: list[str]) -> str:
+    """How much memory preparing takes, by the number of shards or of files."""
+    results = [_benchmark(name) for name in names]
+    lines = ["| | main process | all processes | documents |", "|---|---|---|---|"]
+    for run in (run for result in results for run in result["runs"]):
+        sizes = (run["main_process_megabytes"], run["peak_memory_megabytes"])
+        cells = (f"{size:.0f} MB" for size in sizes)
+        lines.append(row_of(f"{run['count']:,} {run['what']}", *cells, f"{run['documents']:,}"))
+    commits = " and ".join(sorted({result["environment"]["commit"] for result in results}))
+    words = wrapped(
+        "Largest resident set of the main process, and largest sum of all processes' proportional "
+        "sets. Shards have 4,000 characters here instead of 16 million, and files 1 KB "
+        f"(`benchmarks/prepare_memory.py`, commit {commits})."
+    )
+    return "\n".join([*lines, "", words]) + "\n"
+
+
+def stages_table(names: list[str]) -> str:
+    """What preparing text spends its CPU time on: given a tokenizer, and training one."""
+    results = [_benchmark(name) for name in names]
+    lines = [row_of("stage", *(f"tokenizer {each['tokenizer']}" for each in results))]
+    lines.append("|---" * (len(results) + 1) + "|")
+    spent = [result["cpu_seconds"] for result in results]
+    for stage in dict.fromkeys(stage for each in spent for stage in each):
+        shares = (
+            f"{100 * each[stage] / sum(each.values()):.1f} %" if stage in each else ""
+            for each in spent
+        )
+        lines.append(row_of(stage, *shares))
+    seconds = " and ".join(f"{sum(each.values()):.1f}" for each in spent)
+    first = results[0]
+    words = wrapped(
+        f"Share of {seconds} seconds of CPU time on {first['megabytes']:.0f} MB of text (SHA-256 "
+        f"{', '.join(part['sha256'][:12] for part in first['data'])}; "
+        f"`benchmarks/prepare_profile.py`, commit {first['environment']['commit']})."
+    )
+    return "\n".join([*lines, "", words]) + "\n"
+
+
 def copies_table(names: list[str]) -> str:
     """How many altered copies of held-out documents are trained on, for each source."""
     (name,) = names
@@ -156,6 +195,31 @@ def _welch(a: list[float], b: list[float]) -> tuple[float, float, float]:
 
     between = ttest_ind(a, b, equal_var=False).confidence_interval()
     return float(np.mean(a) - np.mean(b)), float(between.low), float(between.high)
+
+
+def coverage_table(names: list[str]) -> str:
+    """How often intervals of comparisons contain the true difference, by spread and seeds."""
+    (name,) = names
+    benchmark = _benchmark(name)
+    cases: dict[float, dict[int, Any]] = {}
+    for case in benchmark["cases"]:
+        cases.setdefault(case["spread"], {})[case["seeds"]] = case
+    seeds = list(next(iter(cases.values())))
+    heads = [f"{count} seed{'s' if count > 1 else ''} each" for count in seeds]
+    lines = [
+        f"| standard deviation over seeds, points | {' | '.join(heads)} |",
+        f"|---{'|---' * len(seeds)}|",
+    ]
+    for each in cases.values():
+        deviation = sum(case["deviation"] for case in each.values()) / len(each)
+        held = " | ".join(f"{100 * each[count]['held']:.0f} %" for count in seeds)
+        lines.append(f"| {deviation:.1f} | {held} |")
+    words = (
+        f"{benchmark['simulations']:,} comparisons per cell on {benchmark['rows']:,} rows, two "
+        f"models of equal quality (`benchmarks/coverage.py`, commit "
+        f"{benchmark['environment']['commit']})."
+    )
+    return "\n".join([*lines, "", wrapped(words)]) + "\n"
 
 
 def _words(result: dict[str, Any]) -> str:

@@ -12,8 +12,8 @@ of tables:
 
 - ``study: DATE-NAME`` a study; ``experiment: DATE-study-NAME`` a built-in one, which also gets its
   figures, on the page of that record; ``experiments: NAME ...`` a line for the latest record of
-  each of these; ``documents: DATE-NAME`` a study whose runs were scored on documents by themselves
-  (`study_tables`);
+  each of these; ``documents: DATE-NAME`` a study whose runs were scored on documents by themselves;
+  ``power: DATE-NAME`` simulated studies (`study_tables`);
 - ``positions: DATE-NAME`` runs by position in the row; ``sizes: BUDGET ...`` what the default
   recipe becomes at some budgets;
 - ``contest: DATE-NAME``, ``answer``, ``sweep``, ``hour`` and ``serving`` records on a CPU
@@ -265,7 +265,11 @@ MAKERS = {
     "records": table,
     "prepare": benchmark_tables.prepare_table,
     "copies": benchmark_tables.copies_table,
+    "memory": benchmark_tables.memory_table,
+    "stages": benchmark_tables.stages_table,
     "finetune": benchmark_tables.finetune_table,
+    "coverage": benchmark_tables.coverage_table,
+    "power": study_tables.power_table,
     "study": study_tables.study_table,
     "experiment": study_tables.experiment,
     "experiments": study_tables.experiments,

@@ -212,6 +212,27 @@ def documents_table(names: list[str]) -> str:
     return "\n".join([*lines, "", _below(values, ALONE)]) + "\n"
 
 
+def power_table(names: list[str]) -> str:
+    """How often simulated studies find a difference, where there is one and where there is none."""
+    (name,) = names
+    result = layout.found(layout.RECORDS / name / "power.json")
+    head = row_of(
+        *("arms vary", "seeds", "arms", "any false positive", "all intervals hold"),
+        *("worse arm found", "by Welch's test"),
+    )
+    rows = [
+        row_of(
+            *(each["vary"], str(each["seeds"]), str(each["arms"])),
+            *(f"{100 * each[key]:.1f} %" for key in ("family_wise", "covered", "power")),
+            f"{100 * each['welch']['power']:.1f} %",
+        )
+        for each in result["cases"]
+    ]
+    made = f"(`tools/study_power.py`, commit {result['environment']['commit']})."
+    below = f"{result['studies']:,} studies per line, one arm {result['shift']:g} deviations worse"
+    return "\n".join([head, rule(head), *rows, "", f"{below} {made}"]) + "\n"
+
+
 def _arms_table(values: StudyResult) -> str:
     """The arms by held-out loss, or by bits per character where vocabularies may differ.
 

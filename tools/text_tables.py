@@ -1,4 +1,4 @@
-"""Tables about little text, from the ``runs.json`` of a record.
+"""Tables about little text, from the file that ``benchmarks/grid.py`` writes.
 
 Each function takes the name of a record, a folder of ``records/`` with a ``runs.json``, and returns
 Markdown.

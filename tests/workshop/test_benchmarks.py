@@ -91,6 +91,20 @@ def test_finetune(tmp_path: Path, steps: int) -> None:
         assert result["plain_seconds"] == pytest.approx(2 * updates * each)
 
 
+def test_intervals_hold_the_true_difference_as_often_as_is_said(tmp_path: Path) -> None:
+    """Far less than 95 % with one seed, if seeds differ; about that or more with five."""
+    out = tmp_path / "result.json"
+    _run("coverage.py", "--simulations", "60", "--rows", "60", "--out", out)
+    result = json.loads(out.read_text())
+    held = {(case["spread"], case["seeds"]): case["held"] for case in result["cases"]}
+    widest = max(spread for spread, _ in held)
+    assert held[0.0, 1] > 0.85
+    assert held[widest, 1] < 0.7
+    assert held[widest, 5] > 0.85
+    deviations = {case["spread"]: case["deviation"] for case in result["cases"]}
+    assert deviations[widest] > deviations[0.0] > 0
+
+
 SMALL = ["model.layers=2", "model.width=32", "model.head_dim=16", "tokenizer.vocab_size=512"]
 
 

@@ -7,8 +7,7 @@ not, little, so a few noisy arms hardly widen the intervals of others.
 
 Few arms say little about these degrees of freedom. So the variance between log variances counts as
 `CAUTION` of its standard error larger than it is found, and a difference between two arms has the
-degrees of freedom of the one that has fewer. A simulation of what that does is in
-`records/2026-11-24-study-power`.
+degrees of freedom of the one that has fewer. ``tools/study_power.py`` simulates what that does.
 
 Arrays may have leading axes, each a study of its own; the last axis is the arms.
 """
