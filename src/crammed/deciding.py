@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from crammed.adaptation.adapting import Adaptation
+from crammed.errors import InputError
 from crammed.evaluation.decision import ADAPTED, AS_IT_IS, SCRATCH, decided, judged
 from crammed.evaluation.evaluation import Request, evaluate, read_tasks
 from crammed.evaluation.protocol import protocol_for
@@ -14,7 +15,7 @@ from crammed.evaluation.suite import raise_for_failed_tasks
 from crammed.pipeline import GivenTasks, run_everything
 from crammed.report.decision import write_decision
 from crammed.rules.choosing import Asked
-from crammed.tasks.task import Suite
+from crammed.tasks.task import PAIRS, Suite
 from crammed.terminal.progress import Progress
 
 PROTOCOL = "cramming"
@@ -78,6 +79,8 @@ def _readable(request: Request) -> Suite:
     """
     given = GivenTasks.of(request.suite, request.data)
     tasks = given.suite.select(request.tasks or given.names())
+    if pairs := [task.name for task in tasks if task.kind == PAIRS]:
+        raise InputError(f"nothing is fine-tuned on {', '.join(pairs)}: name others with --tasks")
     protocol = protocol_for(request.model, request.protocol, request.seeds)
     read_tasks(given.suite, tasks, given.folder, protocol, given.file)
     return given.suite.model_copy(update={"tasks": {task.name: task for task in tasks}})

@@ -82,9 +82,17 @@ def _interval(paradigms: list[list[bool]]) -> list[float]:
 
 
 def sentence_scores(
-    backbone: Backbone, sentences: Sequence[str], device: torch.device, progress: Progress = SILENT
+    backbone: Backbone,
+    sentences: Sequence[str],
+    device: torch.device,
+    progress: Progress = SILENT,
+    model: SparseMaskedLM | None = None,
+    title: str = "BLiMP",
 ) -> NDArray[np.float64]:
     """Pseudo-log-likelihood of each of N sentences in nats, [N].
+
+    Args:
+        model: in place of the pretrained one.
 
     Raises:
         InputError: a sentence is longer than the model allows, or the model has no
@@ -92,7 +100,7 @@ def sentence_scores(
     """
     if backbone.mask is None:
         raise InputError(f"the tokenizer of {backbone.name} has no mask token, which BLiMP needs")
-    model = backbone.masked_lm(device)
+    model = backbone.masked_lm(device) if model is None else model
     tokens = backbone.tokenize([(text,) for text in sentences], backbone.max_length, words=False)
     if tokens.cut:
         raise InputError(
@@ -101,7 +109,7 @@ def sentence_scores(
         )
     lengths = np.diff(tokens.offsets)
     scores = np.zeros(len(sentences))
-    with progress.task("BLiMP", float((lengths**2).sum())) as bar:
+    with progress.task(title, float((lengths**2).sum())) as bar:
         done = 0
         for length in np.unique(lengths):  # batches of equal length need no padding
             members = np.flatnonzero(lengths == length)

@@ -15,7 +15,7 @@ from crammed.evaluation.folder import read_gold, read_outputs, read_scores
 from crammed.evaluation.scores.compare import Difference, compare, paired_difference, untested
 from crammed.evaluation.scores.score import metrics_of
 from crammed.evaluation.scores.table import comparison_tables
-from crammed.tasks.task import Suite, Task, load_suite, suite_names
+from crammed.tasks.task import PAIRS, Suite, Task, load_suite, suite_names
 from crammed.terminal.table import Printed
 
 
@@ -120,6 +120,8 @@ def _difference(
     scores: tuple[Mapping[str, Any], Mapping[str, Any]],
 ) -> Difference | str:
     """The paired difference of one score, or why it cannot be computed."""
+    if task.kind == PAIRS:
+        return f"kind {PAIRS} has no seeds to compare: see both scores"
     one, other = (score["metric"] for score in scores)
     if one != other:
         return f"A has {one}, B has {other}: evaluate both again"

@@ -16,6 +16,7 @@ from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.finetuning.probing import refuse_unprobed
 from crammed.evaluation.folder import EvaluationFolder, default_folder
 from crammed.evaluation.heldout_score import heldout_score
+from crammed.evaluation.minimal_pairs import scores_of
 from crammed.evaluation.protocol import protocol_for
 from crammed.evaluation.submission import submit
 from crammed.evaluation.suite import Scores, SuiteEvaluator, median_seed
@@ -24,9 +25,9 @@ from crammed.machine.device import Device, choose_device
 from crammed.model.trained import has_trained_model
 from crammed.runs.directory import read_config
 from crammed.tasks.folds import parts_of
-from crammed.tasks.read import read_task, tasks_in
+from crammed.tasks.read import read_pairs_of, read_task, tasks_in
 from crammed.tasks.rows import TaskData
-from crammed.tasks.task import Suite, Task, load_suite, suite_names
+from crammed.tasks.task import PAIRS, Suite, Task, load_suite, suite_names
 from crammed.terminal.progress import Progress
 
 WITHOUT_FINETUNING = ("blimp", "heldout")
@@ -122,7 +123,7 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
             jobs=request.jobs,
         )
         result["max_length"] = evaluator.max_length
-        scores = evaluator.evaluate(suite, [task.name for task in tasks], data, read)
+        scores = scores_of(evaluator, suite, tasks, data, read)
         if request.keep is not None:
             result["seed"] = median_seed(scores["tasks"][next(iter(tasks[0].numbers))])
             evaluator.train_again(suite, tasks[0], data, read, result["seed"], request.keep)
@@ -143,6 +144,8 @@ def read_tasks(
 ) -> dict[str, TaskData]:
     """The data of tasks, whose faults are the user's to mend before any work.
 
+    Tasks of kind minimal-pairs are read as well, and left out of what is returned.
+
     Args:
         data: folder of the tasks; None for the hub.
         protocol: how models are fine-tuned, or probed.
@@ -156,6 +159,9 @@ def read_tasks(
     read, faults = {}, []
     for task in tasks:
         try:
+            if task.kind == PAIRS:
+                read_pairs_of(task, data, suite)
+                continue
             found = read_task(task, data, suite, test=test)
             rows = min([len(found.train), *(len(part.train) for part in parts_of(found))])
             if protocol.probe is None and rows < protocol.batch:

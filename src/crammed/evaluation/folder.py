@@ -25,12 +25,14 @@ from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import local_digest
 from crammed.evaluation.finetuning.arrays import Arrays, load_arrays, save_arrays
 from crammed.evaluation.scores.judged import Told
+from crammed.evaluation.scores.score import suite_means
 from crammed.files.folders import empty, inside, missing_folders, remove_if_empty
 from crammed.files.locks import FolderLock
 from crammed.files.regular import refuse_link
 from crammed.files.writing import read_json, write_json
 from crammed.model.trained import has_trained_model
 from crammed.tasks.rows import Rows
+from crammed.tasks.task import Suite
 
 SCHEMA = 2
 MOST_THREADS = 4096
@@ -189,6 +191,19 @@ class EvaluationFolder:
         suites = {**self.scores()["suites"], suite: values}
         described = read_json(self.path / "evaluation.json") or {}
         write_json(self.path / "scores.json", {**described, "suites": suites})
+
+    def save_tasks(self, suite: Suite, scores: dict[str, Any]) -> dict[str, Any]:
+        """Order the scores of tasks as their suite does, take its means, and save both."""
+        order = [name for task in suite.tasks.values() for name in task.numbers]
+        scores["tasks"] = {n: scores["tasks"][n] for n in order if n in scores["tasks"]}
+        resampled = {
+            name: medians
+            for name in scores["tasks"]
+            if (medians := self.resampled(suite.name, name)) is not None
+        }
+        scores["means"] = suite_means(suite, scores["tasks"], resampled)
+        self.save_suite(suite.name, scores)
+        return scores
 
 
 def _visible(folder: Path) -> list[Path]:

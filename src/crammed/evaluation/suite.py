@@ -27,7 +27,7 @@ from crammed.evaluation.folder import EvaluationFolder, outputs_file, submission
 from crammed.evaluation.folds import Fold, join, unfinished
 from crammed.evaluation.linear import linear_scores
 from crammed.evaluation.scores.judged import Judged
-from crammed.evaluation.scores.score import failed_json, positive_of, score_json, suite_means
+from crammed.evaluation.scores.score import failed_json, positive_of, score_json
 from crammed.evaluation.scores.table import skipped_text
 from crammed.evaluation.twins import SharedTwins
 from crammed.files.hashes import json_hash
@@ -282,16 +282,7 @@ class SuiteEvaluator:
         for name, reason in failures.items():
             task = suite.tasks[name]
             scores["tasks"] |= {n: failed_json(task, n, reason) for n in task.numbers}
-        order = [name for task in suite.tasks.values() for name in task.numbers]
-        scores["tasks"] = {n: scores["tasks"][n] for n in order if n in scores["tasks"]}
-        resampled = {
-            name: medians
-            for name in scores["tasks"]
-            if (medians := self.folder.resampled(suite.name, name)) is not None
-        }
-        scores["means"] = suite_means(suite, scores["tasks"], resampled)
-        self.folder.save_suite(suite.name, scores)
-        return scores
+        return self.folder.save_tasks(suite, scores)
 
     def _linear(
         self, earlier: Mapping[str, Any], finished: Sequence[_PreparedTask]

@@ -58,6 +58,7 @@ _TASK_TYPES = {
     "regression": "text-scoring",
     "tokens": "token-classification",
     "choice": "multiple-choice",
+    "minimal-pairs": "fill-mask",
 }
 _FRONT = re.compile(r"\A---\n(.*?)^---\n\n?", re.DOTALL | re.MULTILINE)
 _CODE = r"[\w.+-]+"

@@ -29,7 +29,7 @@ from crammed.finetuned.prediction import Predictor
 from crammed.model.trained import exported_model, has_trained_model
 from crammed.tasks.read import read_task, tasks_in
 from crammed.tasks.rows import TaskData
-from crammed.tasks.task import Suite, Task, load_suite
+from crammed.tasks.task import PAIRS, Suite, Task, load_suite
 from crammed.terminal.progress import Progress
 
 TOLERANCE = 0.02
@@ -90,6 +90,8 @@ def _task_of(request: Request) -> tuple[Suite, Task]:
     if len(names) > 1:
         raise InputError(f"choose one task with --task: {', '.join(names)}")
     (task,) = suite.select(names)
+    if task.kind == PAIRS:
+        raise InputError(f"nothing is fine-tuned on {task.name}: crammed evaluate scores it")
     return suite, task
 
 

@@ -19,7 +19,7 @@ from crammed.tasks.columns import TaskColumns, column
 from crammed.tasks.labels import in_order, is_unlabelled, is_untagged, list_of, listed, name_of
 from crammed.tasks.layouts import FoundSplit, SuiteData, open_data
 from crammed.tasks.rows import Rows, TaskData, Texts
-from crammed.tasks.task import MOST_LABELS, OF_TWO, SplitSpec, Suite, Task
+from crammed.tasks.task import MOST_LABELS, OF_TWO, PAIRS, SplitSpec, Suite, Task
 
 Placed = Iterable[tuple[str, Record]]
 """Records with their places, for messages."""
@@ -28,16 +28,26 @@ Placed = Iterable[tuple[str, Record]]
 def tasks_in(suite: Suite, data: Path | None) -> list[str]:
     """Names of the suite's tasks whose training split exists; on the hub, of all its tasks.
 
+    Of kind minimal-pairs, which has none, those with a split that is scored.
+
     Raises:
         InputError: there is none, or `data` is not a folder.
     """
     if data is None:
         return list(suite.tasks)
     opened = open_data(suite, data)
-    names = [n for n, task in suite.tasks.items() if opened.find(task.folders, task.train)]
+    names = [n for n, task in suite.tasks.items() if any(_found(opened, task))]
     if not names:
         raise _no_tasks(suite, data)
     return names
+
+
+def _found(data: SuiteData, task: Task) -> Iterator[bool]:
+    if task.kind != PAIRS:
+        yield data.find(task.folders, task.train) is not None
+        return
+    for spec in task.numbers.values():
+        yield data.find(_folders(task, spec), spec.split) is not None
 
 
 def splits_in(suite: Suite, data: Path | None) -> list[tuple[FoundSplit, list[Task]]]:
@@ -117,6 +127,8 @@ def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True)
     Raises:
         InputError: something is missing or wrong; the message names the file and the line or row.
     """
+    if task.kind == PAIRS:
+        raise InputError(f"task {task.name}: kind {PAIRS} is not fine-tuned: crammed evaluate it")
     opened = open_data(suite, data)
     train = _find(opened, task, SplitSpec(split=task.train))
     scored = _existing(opened, task, task.numbers)
@@ -155,6 +167,23 @@ def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True)
         test_sha256={name: _sha256(split.digest()) for name, split in tests.items()},
         folds=task.folds or 0,
     )
+
+
+def read_pairs_of(task: Task, data: Path | None, suite: Suite) -> dict[str, Rows]:
+    """The pairs of sentences of a task of kind minimal-pairs, by name of the score.
+
+    Raises:
+        InputError: something is missing or wrong; the message names the file and the line or row.
+    """
+    opened = open_data(suite, data)
+    splits = _existing(opened, task, task.numbers)
+    if not splits:
+        _find(opened, task, next(iter(task.numbers.values())))
+    found = {}
+    for name, split in splits.items():
+        columns = TaskColumns(task, task.numbers[name].text or task.text, ())
+        found[name] = read_rows(split.shown, split.records(), columns, labelled=False)
+    return found
 
 
 def _sampled(train: FoundSplit, task: Task) -> Iterator[tuple[str, Record]]:

@@ -21,7 +21,11 @@ from crammed.errors import InputError
 from crammed.hints import did_you_mean
 from crammed.tasks.labels import name_of
 
-TaskKind = Literal["classification", "multi-label", "regression", "tokens", "choice"]
+TaskKind = Literal[
+    "classification", "multi-label", "regression", "tokens", "choice", "minimal-pairs"
+]
+PAIRS: TaskKind = "minimal-pairs"
+"""The kind that is scored without fine-tuning."""
 Metric = Literal[
     "accuracy",
     "f1",
@@ -44,7 +48,10 @@ _METRICS: dict[TaskKind, tuple[Metric, ...]] = {
     "regression": ("pearson", "spearman"),
     "tokens": (*_OF_CLASSES, "matthews", "span-f1"),
     "choice": _OF_CLASSES,
+    "minimal-pairs": ("accuracy",),
 }
+_OF_PAIRS = {"text": ("sentence_good", "sentence_bad"), "metric": "accuracy"}
+"""What a task of kind minimal-pairs need not say."""
 
 MOST_LABELS = 100_000
 
@@ -113,7 +120,8 @@ class Task(Section):
     kind: TaskKind = "classification"
     text: Annotated[Strings, Field(min_length=1, max_length=2)]
     """One or two columns, or templates of columns such as ``{word}: {sentence1}``. For kind tokens,
-    the column of the words: a list, or text with spaces between the words."""
+    the column of the words: a list, or text with spaces between the words. For kind minimal-pairs,
+    the acceptable sentence and the other one."""
     choices: Strings = ()
     """For kind choice: a template for each answer, or the column that holds the list of answers."""
     choice_text: str = "{choice}"
@@ -130,7 +138,8 @@ class Task(Section):
     also: Metrics = ()
     """Metrics to report besides the score."""
     group: str | None = None
-    """Template of the key that joins rows, such as MultiRC's answers to one question."""
+    """Template of the key that joins rows, such as MultiRC's answers to one question. For kind
+    minimal-pairs, the score is the mean over groups, as over BLiMP's paradigms."""
     folder: Strings = ()
     """Folder of its splits in the suite's data, and its configuration on the hub; the first that
     exists, if there are several. By default its name."""
@@ -164,6 +173,12 @@ class Task(Section):
         """`folder`, or the name of the task."""
         return self.folder or (self.name,)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_its_kind(cls, values: Any) -> Any:
+        pairs = isinstance(values, dict) and values.get("kind") == PAIRS
+        return {**_OF_PAIRS, **values} if pairs else values
+
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Task:
         problems = list(self._problems())
@@ -175,6 +190,11 @@ class Task(Section):
         kind = self.kind
         if kind in ("tokens", "choice") and len(self.text) != 1:
             yield f"kind {kind} takes one column in text, not {len(self.text)}"
+        if kind == PAIRS:
+            if len(self.text) != 2:
+                yield f"kind {kind} takes the columns of two sentences in text"
+            if self.folds or self.test or self.most_rows:
+                yield f"kind {kind} is not fine-tuned: leave out folds, test and most_rows"
         if kind == "tokens" and "{" in self.text[0]:
             yield "kind tokens takes a column in text, not a template"
         if self.folds and (self.scored or self.test):

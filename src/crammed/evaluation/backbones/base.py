@@ -104,6 +104,14 @@ class Backbone(Protocol):
         """
         ...
 
+    def untrained_masked_lm(self, device: torch.device) -> SparseMaskedLM:
+        """The masked language model with random weights, always the same.
+
+        Raises:
+            InputError: the model's library has no masked language model for this architecture.
+        """
+        ...
+
 
 def check_length(max_length: int, backbone: Backbone) -> None:
     """Raises InputError if sequences of this length are too long for the encoder."""

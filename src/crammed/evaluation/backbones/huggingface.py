@@ -205,6 +205,14 @@ class HuggingFaceBackbone:
             )
         return HuggingFaceMaskedLM(model.to(device).eval())
 
+    def untrained_masked_lm(self, device: torch.device) -> SparseMaskedLM:
+        import transformers
+
+        with loading(self.name, "model"), torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            model = transformers.AutoModelForMaskedLM.from_config(self._config, **self._trust)
+        return HuggingFaceMaskedLM(model.float().to(device).eval())
+
     def _load(self, kind: str, **more: Any) -> tuple[Any, set[str]]:
         """A model of this class in float32, and the names of the weights missing in the folder."""
         import transformers

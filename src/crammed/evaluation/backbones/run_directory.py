@@ -14,7 +14,7 @@ from crammed.evaluation.backbones.base import SparseMaskedLM, check_length, dige
 from crammed.evaluation.backbones.tokens import Tokenized, by_library
 from crammed.model.classifiers import SequenceClassifier, TokenClassifier
 from crammed.model.count import parameters
-from crammed.model.encoder import Encoder, initialise
+from crammed.model.encoder import Encoder, MaskedLM, initialise
 from crammed.model.trained import load_trained
 from crammed.tasks.rows import Texts
 
@@ -93,6 +93,12 @@ class RunBackbone:
 
     def masked_lm(self, device: torch.device) -> SparseMaskedLM:
         return self._final.masked_lm(device)
+
+    def untrained_masked_lm(self, device: torch.device) -> SparseMaskedLM:
+        with torch.random.fork_rng(devices=[]):  # weights drawn here are replaced below
+            model = MaskedLM(self._final.config, self._final.vocab_size)
+        initialise(model, self._config.init_std, torch.Generator().manual_seed(0))
+        return model.to(device).eval()
 
 
 class _Encoder(nn.Module):

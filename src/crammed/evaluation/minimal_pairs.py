@@ -1,0 +1,122 @@
+"""Tasks of kind minimal-pairs: is the acceptable sentence of a pair the likelier one, as in BLiMP?
+
+Nothing is fine-tuned. Sentences are scored as in `crammed.evaluation.blimp`, by the model and by
+the same model with random weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crammed.errors import InputError
+from crammed.evaluation.backbones.base import SparseMaskedLM
+from crammed.evaluation.blimp import sentence_scores
+from crammed.evaluation.scores.bootstrap import RESAMPLES, interval, interval_over
+from crammed.evaluation.scores.score import failed_json
+from crammed.evaluation.suite import Scores, SuiteEvaluator
+from crammed.keys import key
+from crammed.tasks.read import read_pairs_of
+from crammed.tasks.rows import Rows, TaskData
+from crammed.tasks.task import PAIRS, Suite, Task
+
+Json = dict[str, Any]
+Right = NDArray[np.bool_]
+
+
+def scores_of(
+    evaluator: SuiteEvaluator,
+    suite: Suite,
+    tasks: Sequence[Task],
+    data: Path | None,
+    read: Mapping[str, TaskData],
+) -> Scores:
+    """The scores of tasks that are fine-tuned, and of pairs, saved in the evaluator's folder.
+
+    A task of pairs whose sentences the model cannot score has ``failed`` in place of a score.
+
+    Args:
+        data, read: as in `SuiteEvaluator.evaluate`.
+    """
+    tuned = [task.name for task in tasks if task.kind != PAIRS]
+    scores = evaluator.evaluate(suite, tuned, data, read) if tuned else None
+    pairs = [task for task in tasks if task.kind == PAIRS]
+    if not pairs and scores is not None:
+        return scores
+    folder = evaluator.folder
+    scores = folder.scores()["suites"].get(suite.name, {"tasks": {}})
+    for task in pairs:
+        for name, rows in read_pairs_of(task, data, suite).items():
+            try:
+                right = _both(evaluator, rows, name)
+            except InputError as error:
+                scores["tasks"][name] = failed_json(task, name, str(error))
+                continue
+            scores["tasks"][name], resampled = pairs_json(task, name, rows, right)
+            folder.save_resampled(suite.name, name, resampled)
+    return folder.save_tasks(suite, scores)
+
+
+def _both(evaluator: SuiteEvaluator, rows: Rows, name: str) -> list[Right]:
+    """Whether each pair is right, by the model and, if it is wanted, by the untrained one."""
+    backbone, device = evaluator.backbone, evaluator.numerics.device
+    right = [_right(evaluator, rows, name, None)]
+    if evaluator.untrained:
+        random = backbone.untrained_masked_lm(device)
+        right.append(_right(evaluator, rows, f"{name}, untrained", random))
+    return right
+
+
+def _right(
+    evaluator: SuiteEvaluator, rows: Rows, title: str, model: SparseMaskedLM | None
+) -> Right:
+    """Whether the good sentence of each pair has the higher score, [N]; a tie counts as wrong."""
+    sentences = [sentence for pair in rows.texts for sentence in pair]
+    device, progress = evaluator.numerics.device, evaluator.progress
+    found = sentence_scores(evaluator.backbone, sentences, device, progress, model, title)
+    return found[0::2] > found[1::2]
+
+
+def pairs_json(
+    task: Task, name: str, rows: Rows, right: Sequence[Right]
+) -> tuple[Json, NDArray[np.float64]]:
+    """The score of a task in the form of `crammed.evaluation.scores.score.score_json`.
+
+    It is the mean over groups of the share of pairs that are right, or the share if there are no
+    groups. Intervals resample the pairs of each group.
+
+    Args:
+        right: [N] of the model and, if it was scored, of the untrained one.
+
+    Returns:
+        the score, with the shares of ``groups`` if there are some; and its resamples, [R].
+    """
+    labels = np.array(rows.groups or [""] * len(rows))
+    groups = [np.flatnonzero(labels == group) for group in sorted({*labels.tolist()})]
+    draw = np.random.default_rng(key(0, f"pairs/{task.name}/{name}"))
+    means = np.zeros((len(right), RESAMPLES))
+    for members in groups:
+        for n in range(RESAMPLES):
+            drawn = draw.choice(members, len(members))
+            means[:, n] += [100 * each[drawn].mean() / len(groups) for each in right]
+    values = [100 * float(np.mean([each[g].mean() for g in groups])) for each in right]
+    found = [
+        {"seeds": [value], "median": value, "spread": 0.0, **interval_over(1)} for value in values
+    ]
+    score: Json = {"metric": "accuracy", "kind": task.kind, **found[0], "also": {}}
+    score["interval"] = interval(means[0])
+    if len(right) > 1:
+        score["untrained"] = {**found[1], "interval": interval(means[1])}
+        score["gain"] = interval(means[0] - means[1])
+    split = task.numbers[name].key
+    official = task.rows.get(split)
+    score |= {"rows": {split: len(rows)}, "official": official and official == len(rows), "cut": {}}
+    if score["official"] is False:
+        score["official_rows"] = {split: official}
+    if rows.groups:
+        score["groups"] = {str(labels[g[0]]): 100 * float(right[0][g].mean()) for g in groups}
+    return score, means[0]

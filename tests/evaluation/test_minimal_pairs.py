@@ -1,0 +1,148 @@
+"""Minimal pairs of one's own: read, scored as BLiMP is, shown beside other tasks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from crammed.data.corpus import Corpus
+from crammed.errors import InputError
+from crammed.evaluation.backbones.spec import BackboneSpec
+from crammed.evaluation.blimp import blimp_score, sentence_scores
+from crammed.evaluation.evaluation import evaluate
+from crammed.evaluation.minimal_pairs import pairs_json
+from crammed.finetuned.keeping import keep
+from crammed.report.page import write_report
+from crammed.tasks.rows import Rows
+from crammed.tasks.task import Task, load_suite
+from crammed.terminal.progress import SILENT
+from support.backbones import Load
+from support.command import crammed
+from support.evaluation import Ask
+from support.text import sentences
+
+PAIRS = [
+    {"sentence_good": good, "sentence_bad": bad, "UID": uid, "linguistics_term": uid, "field": "f"}
+    for n, (good, bad) in enumerate(zip(sentences(24), sentences(48)[24:], strict=True))
+    for uid in [("one", "two")[n % 3 == 0]]
+]
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """A suite with a task of pairs in groups."""
+    folder = tmp_path / "agreement"
+    folder.mkdir()
+    (folder / "validation.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS))
+    file = tmp_path / "mine.yaml"
+    tasks = {"agreement": {"kind": "minimal-pairs", "group": "UID"}}
+    file.write_text(yaml.safe_dump({"tasks": tasks, "means": {"all": ["agreement"]}}))
+    return file
+
+
+def test_pairs_are_scored_as_those_of_blimp(tmp_path: Path, ask: Ask, suite: Path) -> None:
+    done = evaluate(ask(suite=str(suite)), SILENT)
+    score = done["suites"]["mine"]["tasks"]["agreement"]
+    request = ask()
+    backbone = BackboneSpec(request.model, 0.1).load()
+    same = blimp_score(backbone, tmp_path / "agreement", torch.device("cpu"))
+    assert score["median"] == pytest.approx(same["blimp"])
+    assert score["groups"] == pytest.approx(same["paradigm"])
+    assert score["interval"] == pytest.approx(same["interval"], abs=6)
+    assert score["rows"] == {"validation": 24}
+    assert score["kind"] == "minimal-pairs"
+    low, high = score["gain"]
+    assert low <= score["median"] - score["untrained"]["median"] <= high
+    (mean,) = done["suites"]["mine"]["means"]
+    assert mean["value"] == score["median"]
+    assert mean["untrained"] == score["untrained"]["median"]
+    assert evaluate(ask(suite=str(suite)), SILENT)["suites"] == done["suites"]
+    write_report([Path(done["folder"])], tmp_path / "report.html")
+    assert "agreement" in (tmp_path / "report.html").read_text()
+
+
+def test_the_untrained_model_is_left_out_if_it_is_not_wanted(ask: Ask, suite: Path) -> None:
+    done = evaluate(ask(suite=str(suite), untrained=False), SILENT)
+    assert "untrained" not in done["suites"]["mine"]["tasks"]["agreement"]
+
+
+@pytest.mark.parametrize("name", ["crammed", "bert"])
+def test_an_untrained_model_is_always_the_same_and_not_the_trained_one(
+    load_model: Load, name: str
+) -> None:
+    backbone, cpu = load_model(name), torch.device("cpu")
+    one, other = (
+        sentence_scores(backbone, sentences(3), cpu, model=backbone.untrained_masked_lm(cpu))
+        for _ in range(2)
+    )
+    np.testing.assert_array_equal(one, other)
+    assert not np.allclose(one, sentence_scores(backbone, sentences(3), cpu))
+
+
+def test_the_command_prints_the_score(tmp_path: Path, model: Path, suite: Path) -> None:
+    done = crammed(
+        *("evaluate", model, "--suite", suite, "--data", tmp_path, "--into", tmp_path / "scores"),
+        *("--device", "cpu"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "agreement" in done.stdout
+    assert "24" in done.stdout
+
+
+def rows(groups: list[str]) -> Rows:
+    count = max(len(groups), 8)
+    return Rows([("a", "b")] * count, np.full(count, np.nan, np.float32), groups=groups)
+
+
+def test_groups_count_alike_however_many_pairs_they_have() -> None:
+    task = Task.model_validate({"name": "t", "kind": "minimal-pairs", "rows": {"validation": 9}})
+    right = np.array([True] * 6 + [False, True])
+    score, resampled = pairs_json(task, "t", rows(["x"] * 6 + ["y"] * 2), [right])
+    assert score["median"] == 75.0
+    assert score["groups"] == {"x": 100.0, "y": 50.0}
+    assert score["official"] is False
+    assert {*np.round(resampled, 6).tolist()} == {50.0, 75.0, 100.0}
+    alone, _ = pairs_json(task, "t", rows([]), [right, ~right])
+    assert alone["median"] == 87.5
+    assert alone["untrained"]["median"] == 12.5
+    assert "groups" not in alone
+
+
+def test_what_does_not_fit_pairs_is_refused(tmp_path: Path, ask: Ask, suite: Path) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"text": ["a"]}, "takes the columns of two sentences"),
+        ({"folds": 3}, "is not fine-tuned: leave out folds"),
+        ({"metric": "f1"}, "metric f1 is not for kind minimal-pairs"),
+    ]
+    for more, words in wrong:
+        tasks = {"agreement": {"kind": "minimal-pairs", **more}}
+        (tmp_path / "wrong.yaml").write_text(yaml.safe_dump({"tasks": tasks}))
+        with pytest.raises(InputError, match=words):
+            load_suite(str(tmp_path / "wrong.yaml"))
+    with pytest.raises(InputError, match="nothing is fine-tuned on agreement"):
+        keep(ask(suite=str(suite)), tmp_path / "kept", SILENT)
+    (tmp_path / "agreement" / "validation.jsonl").write_text('{"sentence_good": "a"}\n')
+    with pytest.raises(InputError, match="sentence_bad"):
+        evaluate(ask(suite=str(suite)), SILENT)
+
+
+def test_pairs_beside_a_task_that_is_fine_tuned(
+    tmp_path: Path, ask: Ask, suite: Path, corpus: Corpus, glue: Path
+) -> None:
+    (tmp_path / "agreement").rename(glue / "agreement")
+    values = yaml.safe_load(suite.read_text())
+    values["tasks"]["cola"] = {"text": "sentence", "labels": 2, "metric": "accuracy"}
+    values["means"] = {"all": ["agreement", "cola"]}
+    suite.write_text(yaml.safe_dump(values))
+    scores = evaluate(ask(suite=str(suite), data=str(glue), seeds=1), SILENT)["suites"]["mine"]
+    assert [*scores["tasks"]] == ["agreement", "cola"]
+    both = [scores["tasks"][name]["median"] for name in scores["tasks"]]
+    (mean,) = scores["means"]
+    assert mean["value"] == pytest.approx(sum(both) / 2)
+    assert mean["interval"] is not None
