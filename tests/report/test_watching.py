@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -69,6 +70,35 @@ def test_runs_are_laid_over_each_other(runs: Path) -> None:
     assert "7.550" in page  # the loss of the last point
     assert "record 1 has no number" in page
     assert "4 runs" in page
+
+
+def test_a_point_says_its_values_without_a_script(tmp_path: Path) -> None:
+    logged(tmp_path / "a", *(point(n, tokens=n * 1000) for n in range(0, 1000, 10)))
+    logged(tmp_path / "b", *map(point, range(0, 500, 10)))
+    page = checked(live_page(tmp_path))
+    said = re.findall(r"<use [^>]*><title>([^<]*)</title>", page)
+    assert "a\n50.0 % of the run: loss 6.5, 500,000 tokens" in said
+    assert "b\n20.0 % of the run: gradient norm 1.5" in said
+    of_a = [words for words in said if words.startswith("a\n") and ": loss" in words]
+    assert len(of_a) == 2 * 50  # wide and narrow
+    assert not re.findall(r"<g id=\"values[^>]*>(?:(?!</g>).)*<use [^>]*/>", page, re.DOTALL)
+
+
+def test_curves_are_drawn_of_the_last_part_alone(tmp_path: Path) -> None:
+    logged(tmp_path / "a", *map(point, range(0, 1000, 10)))
+    logged(tmp_path / "b", *map(point, range(0, 300, 10)))
+    page = checked(live_page(tmp_path, None, "0.1"))
+    shares = [float(s) for s in re.findall(r"([\d.]+) % of the run: ", page)]
+    assert min(shares) >= 89.1
+    assert max(shares) == 99.0
+    assert "<b>the last tenth</b>" in page
+    assert 'href="?last=0.5"' in page
+    assert 'href="?run=a&amp;last=0.1"' in page
+    assert "7.550" in page  # b, which had ended before, is still listed with its last loss
+    alone = checked(live_page(tmp_path, "b", "0.5"))
+    assert 'href="?run=b&amp;last=0.1"' in alone
+    assert min(float(s) for s in re.findall(r"([\d.]+) % of the run: ", alone)) >= 14.5
+    assert live_page(tmp_path, None, '0.3"><b>') == live_page(tmp_path)
 
 
 def test_one_run_alone(runs: Path) -> None:

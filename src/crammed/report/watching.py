@@ -6,14 +6,17 @@ name, so that no page of others can read along. One request is answered at a tim
 
 from __future__ import annotations
 
+import html
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
@@ -30,6 +33,10 @@ REFRESH = 10
 """Seconds after which a browser asks again; drawing takes about one of a core."""
 _RECENT = 20
 """The time left follows from this many of the last log points."""
+ZOOMS = {"0.5": "the last half", "0.1": "the last tenth"}
+"""Shares of the progress so far that the curves may be drawn of."""
+_LABELLED = 50
+"""Points of a curve at most that show their values under the pointer."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +79,11 @@ class Followed:
         return max(0.0, float((1.0 - now) * (ended - began) / (now - u)))
 
 
-def live_page(folder: Path, alone: str | None = None) -> str:
+def live_page(folder: Path, alone: str | None = None, last: str | None = None) -> str:
     """The page of the runs below a folder.
 
     Args:
+        last: one of `ZOOMS`; anything else draws all progress.
         alone: the path of the only run to draw; None draws as many as there are colours, those
             that are running first, then those that changed last.
 
@@ -85,7 +93,10 @@ def live_page(folder: Path, alone: str | None = None) -> str:
     found = list_runs(folder)
     by_path = {each.path: each for each in found}
     drawn = [by_path[alone]] if alone in by_path else _latest(found, folder)[: len(COLOURS)]
-    runs = [_read(each, folder, drawn.index(each) if each in drawn else None) for each in found]
+    end = max((each.u for each in drawn if each.u is not None), default=1.0)
+    begin = (1.0 - float(last)) * end if last in ZOOMS else 0.0
+    places = [drawn.index(each) if each in drawn else None for each in found]
+    runs = [_read(each, folder, n, begin) for each, n in zip(found, places, strict=True)]
     shown = [run for run in runs if run.points]
     page = (
         templates()
@@ -94,11 +105,20 @@ def live_page(folder: Path, alone: str | None = None) -> str:
             name=str(folder),
             runs=runs,
             alone=alone if alone in by_path else None,
-            figure=live_figure(shown) if shown else None,
+            figure=live_figure(shown, (begin, end)) if shown else None,
+            zooms={None: "all", **ZOOMS},
+            last=last if last in ZOOMS else None,
+            query=partial(_query, alone if alone in by_path else None),
             refresh=REFRESH,
         )
     )
     return visible(page)
+
+
+def _query(alone: str | None, last: str | None) -> str:
+    """The query of the page with this run alone and this zoom, if they are named."""
+    named = {name: value for name, value in (("run", alone), ("last", last)) if value is not None}
+    return urlencode(named, errors="surrogateescape")
 
 
 def _latest(found: Sequence[Listed], folder: Path) -> list[Listed]:
@@ -114,49 +134,93 @@ def _path(run: Listed, folder: Path) -> Path:
     return below if (below := folder / run.path).is_dir() else folder
 
 
-def _read(listed: Listed, folder: Path, place: int | None) -> Followed:
-    """A run with what is to be drawn of it."""
+def _read(listed: Listed, folder: Path, place: int | None, begin: float) -> Followed:
+    """A run with what is to be drawn of it, from a share of its budget on."""
     if place is None:
         return Followed(listed)
     path = _path(listed, folder)
     try:
-        points = thinned(read_metrics(path, "u", "loss"))
+        known = read_metrics(path, "u", "loss")
+        first = next((n for n, p in enumerate(known) if p["u"] >= begin), len(known))
+        points = thinned(known[max(0, first - 1) :])  # the line comes from the point before
         events = read_events(path, heldout=HELDOUT_NUMBERS)
     except InputError as error:
         return Followed(listed, problem=str(error))
-    heldout = [each for each in events if each["event"] == "heldout"]
+    heldout = [e for e in events if e["event"] == "heldout" and e["u"] >= begin]
     return Followed(listed, place, points, sorted(heldout, key=lambda each: each["update"]))
 
 
 @drawn
-def live_figure(runs: Sequence[Followed]) -> str:
-    """The loss of every run with its held-out losses as dots, and below it its gradient norm."""
+def live_figure(runs: Sequence[Followed], span: tuple[float, float] = (0.0, 1.0)) -> str:
+    """The loss of every run with its held-out losses as dots, and below it its gradient norm.
+
+    Args:
+        span: the shares of the budget to draw between.
+    """
     figure = Figure(figsize=(WIDTH, 5.6))
     losses, norms = figure.subplots(2, 1, height_ratios=(3, 2))
+    begin, end = (100 * share for share in span)
+    values: dict[str, list[str]] = {}
     for run in runs:
         assert run.place is not None
         colour, name = COLOURS[run.place], plain(run.listed.path)
-        u, loss = zip(*((100 * p["u"], p["loss"]) for p in run.points), strict=True)
+        points = run.points if run.points[-1]["u"] >= span[0] else []
+        u, loss = ([scale * p[key] for p in points] for key, scale in (("u", 100), ("loss", 1)))
         losses.plot(u, loss, color=colour, linewidth=1.2, label=name)
-        if run.heldout:
-            at, values = zip(*((100 * p["u"], p["loss@0.15"]) for p in run.heldout), strict=True)
-            losses.plot(at, values, "o", color=colour, markersize=4, clip_on=False)
-        known = [p for p in run.points if 0.0 < (p.get("grad_norm") or 0.0) < math.inf]
-        norms.plot(
-            [100 * p["u"] for p in known],
-            [p["grad_norm"] for p in known],
-            color=colour,
-            linewidth=1.2,
-        )
+        known = [p for p in points if 0.0 < (p.get("grad_norm") or 0.0) < math.inf]
+        at, norm = [100 * p["u"] for p in known], [p["grad_norm"] for p in known]
+        norms.plot(at, norm, color=colour, linewidth=1.2)
+        heldout = [p for p in run.heldout if math.isfinite(p["loss@0.15"])]
+        dots = {"marker": "o", "linestyle": "", "color": colour, "clip_on": False}
+        for axes, chosen, what, key, more in (
+            (losses, _few(points), "loss", "loss", {"markersize": 9, "alpha": 0.0}),
+            (losses, heldout, "held-out loss", "loss@0.15", {"markersize": 4}),
+            (norms, _few(known), "gradient norm", "grad_norm", {"markersize": 9, "alpha": 0.0}),
+        ):
+            seen = [p for p in chosen if begin <= 100 * p["u"] <= end and math.isfinite(p[key])]
+            if seen:
+                group = f"values-{run.place}-{len(values)}"
+                values[group] = [f"{run.listed.path}\n{_words(p, what, key)}" for p in seen]
+                x, y = ([scale * p[k] for p in seen] for k, scale in (("u", 100), (key, 1)))
+                axes.plot(x, y, gid=group, **dots, **more)
     for axes, label in ((losses, "loss, nats per token"), (norms, "gradient norm")):
         budget_axis(axes)
+        axes.set_xlim(begin, max(end, begin + 1e-3))
         axes.set_ylabel(label)
     losses.set_xlabel("")
     norms.set_yscale("log")
     norms.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     norms.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     norms.yaxis.set_minor_locator(NullLocator())
-    return as_svg(figure)
+    return with_titles(as_svg(figure), values)
+
+
+def _few(points: Sequence[Point]) -> Sequence[Point]:
+    return points[:: math.ceil(len(points) / _LABELLED)] if points else points
+
+
+def _words(point: Point, what: str, key: str) -> str:
+    tokens = point.get("tokens")
+    read = f", {tokens:,} tokens" if isinstance(tokens, int) else ""
+    return f"{100 * point['u']:.1f} % of the run: {what} {point[key]:.4g}{read}"
+
+
+def with_titles(svg: str, values: Mapping[str, Sequence[str]]) -> str:
+    """SVG whose marks say their values under the pointer, which needs no script.
+
+    Args:
+        values: what each mark of a group says, by the group's id, in their order.
+    """
+
+    def titled(group: re.Match[str]) -> str:
+        words = iter(values[group[1]])
+        return re.sub(
+            r"<use ([^>]*)/>",
+            lambda mark: f"<use {mark[1]}><title>{html.escape(next(words))}</title></use>",
+            group[0],
+        )
+
+    return re.sub(r'<g id="(values-\d+-\d+)">.*?</g>\s*</g>', titled, svg, flags=re.DOTALL)
 
 
 class Server(HTTPServer):
@@ -196,8 +260,9 @@ class _Handler(BaseHTTPRequestHandler):
         if asked.path != "/":
             return self._answer(404, "there is only one page: /")
         try:
-            alone = parse_qs(asked.query, errors="surrogateescape").get("run", [None])[-1]
-            page = live_page(self.server.folder, alone)
+            query = parse_qs(asked.query, errors="surrogateescape")
+            alone, last = (query.get(name, [None])[-1] for name in ("run", "last"))
+            page = live_page(self.server.folder, alone, last)
         except (InputError, OSError) as error:
             return self._answer(500, visible(str(error)))
         self._answer(200, page, "text/html")
