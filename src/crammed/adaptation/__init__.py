@@ -1,6 +1,7 @@
 """Adapting an encoder of others: masked-language modelling goes on, on the user's own text.
 
 original      the encoder to adapt: found, checked, loaded, exported in its own class
+new_words     words added to its tokenizer, and what their embeddings begin as
 shape         what counts its cost, and the values that follow from its size
 objective     the step that trains it
 general_text  text of the old domain, replayed and measured before and after; that of tasks

@@ -122,6 +122,11 @@ class Adaptation:
             f"{counted(config.batch.rows, 'row')} of {config.data.row_length} tokens, learning "
             f"rate {config.optim.lr:.1e}"
         )
+        if words := original.new_words:
+            progress.line(
+                f"words  the tokenizer gets {counted(len(words), 'word')}, such as {words[0]}, "
+                "whose embeddings begin at the mean of the others"
+            )
         if lacks := original.lacks:
             progress.line(
                 f"note  {original.name} comes without {counted(len(lacks), 'tensor')} of its "
@@ -173,6 +178,7 @@ class Adaptation:
             "model": self.original.name,
             "sha256": self.original.sha256,
             "random_weights": len(self.original.lacks),
+            "new_words": len(self.original.new_words),
             "heldout": before["heldout"],
             "heldout_by_source": before["heldout_by_source"],
             "old_text": forgotten,

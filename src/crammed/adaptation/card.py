@@ -5,6 +5,7 @@ from __future__ import annotations
 from crammed.adaptation.original import Original
 from crammed.adaptation.words import in_all
 from crammed.export.card import Metadata, figures, usage
+from crammed.quantity import counted
 from crammed.runs.summary import Spent, Training
 
 
@@ -13,6 +14,9 @@ def model_card(original: Original, training: Training, mask: str) -> str:
     adapted = training.adapted
     assert adapted is not None
     before = adapted.heldout["loss@0.15"]
+    tokenizer = "its own tokenizer"
+    if adapted.new_words:
+        tokenizer += f", which was given {counted(adapted.new_words, 'word')}"
     license = "licence" + (f" ({original.license})" if original.license else "")
     return "\n".join(
         [
@@ -20,7 +24,7 @@ def model_card(original: Original, training: Training, mask: str) -> str:
             f"# {original.name}, adapted",
             "",
             f"{original.name} ({original.backbone.parameters:,} parameters) was trained before; "
-            "its masked-language modelling was continued on other text, with its own tokenizer, on "
+            f"its masked-language modelling was continued on other text, with {tokenizer}, on "
             f"rows of {training_rows(training)} tokens. Its {license} and limits apply.",
             "",
             *figures(training),

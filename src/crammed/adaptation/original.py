@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from safetensors import safe_open
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from crammed.adaptation.new_words import add_words, embed_words
 from crammed.adaptation.shape import outline
 from crammed.config import RunConfig, TokenizerConfig
 from crammed.config.corpus import LEAST_TOKENS
@@ -33,6 +34,7 @@ from crammed.export.huggingface import (
     write_custom_code,
 )
 from crammed.files.folders import new_folder
+from crammed.files.hashes import json_hash
 from crammed.files.regular import read_text
 from crammed.files.scratch import scratch_folder
 from crammed.files.writing import read_json, write_json
@@ -48,11 +50,13 @@ class Original:
     Attributes:
         folder: its files.
         ours: whether it comes with code, which is that of this package.
+        new_words: those that its tokenizer has been given.
     """
 
     backbone: HuggingFaceBackbone
     folder: Path
     ours: bool
+    new_words: tuple[str, ...] = ()
 
     @classmethod
     def find(cls, spec: str) -> Original:
@@ -77,6 +81,11 @@ class Original:
                 "with: save it as a fast tokenizer (tokenizer.json)"
             )
         return cls(backbone, folder, ours)
+
+    def with_words(self, words: tuple[str, ...]) -> Original:
+        """The same encoder, whose tokenizer has more words from now on."""
+        add_words(self.backbone.tokenizer, words)
+        return replace(self, new_words=words)
 
     @cached_property
     def license(self) -> str | None:
@@ -111,7 +120,8 @@ class Original:
     @property
     def sha256(self) -> str:
         """Digest of configuration, weights and tokenizer."""
-        return self.backbone.sha256
+        own = self.backbone.sha256
+        return json_hash([own, self.new_words]) if self.new_words else own
 
     @cached_property
     def shape(self) -> dict[str, Any]:
@@ -139,7 +149,11 @@ class Original:
         seed = key(config.seed, "initialise")
         model = self.backbone.masked_lm_to_train(seed, dropout)[0].train()
         self._check_weights(model.model.state_dict())
-        return model
+        if not self.new_words:
+            return model
+        drawn = key(config.seed, "new words")
+        embed_words(model.model, self.backbone.tokenizer, self.new_words, drawn)
+        return HuggingFaceMaskedLM(model.model)  # whose products may be others now
 
     def _check_weights(self, loaded: dict[str, Tensor]) -> None:
         """Refuse weights that were lost, as RoBERTa's ``lm_head.bias`` is before transformers 4.50.
@@ -213,6 +227,8 @@ class Original:
             for file in model_files(self.folder):
                 if not is_weights(file) and file.name != "config.json" and file.suffix != ".py":
                     shutil.copyfile(file, folder / file.name)
+            if self.new_words:
+                self.backbone.tokenizer.save_pretrained(folder)
             if self.ours:
                 write_custom_code(folder)
                 own = read_json(self.folder / "config.json") or {}

@@ -23,6 +23,8 @@ def described(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if count := adapted["random_weights"]:
         lost = counted(count, "tensor")
         words += f"; {lost} of its masked-language-model head were missing and began at random"
+    if count := adapted.get("new_words", 0):
+        words += f"; its tokenizer was given {counted(count, 'word')}"
     yield "adapted from", words
     if (before := adapted.get("earlier")) is not None:
         yield "in all", in_all(before, summary["charged_seconds"], summary["tokens"])

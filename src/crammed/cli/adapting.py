@@ -18,6 +18,16 @@ from crammed.cli.output import print_run
 from crammed.cli.training import RunOption
 from crammed.errors import InputError
 
+NewWordsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--new-words",
+        metavar="FILE|N",
+        help="Add words to the tokenizer: those of a file, or the N most frequent ones that it "
+        "splits.",
+    ),
+]
+
 
 def adapt(
     model: ModelArgument,
@@ -49,6 +59,7 @@ def adapt(
         str | None,
         typer.Option("--tasks-data", metavar="DIR", help="Folder of these tasks, or hub."),
     ] = None,
+    new_words: NewWordsOption = None,
     budget: BudgetOption = None,
     seed: SeedOption = None,
     out: RunOption = None,
@@ -68,6 +79,7 @@ def adapt(
         old_text=old_text,
         task_adaptive=task_adaptive,
         tasks_data=tasks_data,
+        new_words=new_words,
         budget=budget,
         seed=seed,
         out=out,

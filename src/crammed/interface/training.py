@@ -9,6 +9,7 @@ from typing import Any
 
 from crammed.adaptation.adapting import Adaptation, ask_for
 from crammed.adaptation.general_text import Replay, TaskTexts
+from crammed.adaptation.new_words import words_to_add
 from crammed.adaptation.original import Original
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
@@ -185,6 +186,7 @@ def adapt(
     old_text: File | None = None,
     task_adaptive: File | None = None,
     tasks_data: File | None = None,
+    new_words: File | int | None = None,
     budget: str | Budget | None = None,
     seed: int | None = None,
     out: File | None = None,
@@ -198,6 +200,8 @@ def adapt(
         task_adaptive: a suite; the texts of its tasks' training rows are learned from as well, or
             alone without `data`.
         tasks_data: folder of that suite's tasks, or ``hub``.
+        new_words: words to add to the tokenizer: a file with one in each line, or how many of the
+            most frequent ones in the text that the tokenizer splits.
 
     The other arguments, and errors, are those of `run`.
     """
@@ -206,18 +210,13 @@ def adapt(
     original = Original.find(str(model))
     mixed = _replay(replay, corpus)
     tasks = _task_texts(task_adaptive, tasks_data, corpus)
-    asked, opened, path = configure(
-        None,
-        overrides,
-        {},
-        budget,
-        seed,
-        data,
-        corpus,
-        out=out,
-        last="report.html",
-        ask=partial(ask_for, original, replay=mixed, tasks=tasks),
-    )
+    read = partial(configure, None, overrides, {}, budget, seed, data, corpus)
+    ask = partial(ask_for, replay=mixed, tasks=tasks)
+    if new_words is not None:
+        text = read(ask=partial(ask, original))[0].config.data
+        words = words_to_add(str(new_words), original.backbone.tokenizer, text)
+        original = original.with_words(words)
+    asked, opened, path = read(out=out, last="report.html", ask=partial(ask, original))
     assert path is not None
     if opened is not None:
         original.check_corpus(opened)

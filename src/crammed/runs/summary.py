@@ -90,6 +90,7 @@ class AdaptedFrom(Part):
         model: name of the original.
         sha256: digest of its configuration, weights and tokenizer.
         random_weights: how many of its tensors began at random, such as those of a missing head.
+        new_words: how many words its tokenizer was given.
         heldout, heldout_by_source: its held-out losses before training, as in `Summary`.
         earlier, in_all: what the runs of this package were charged that trained it from scratch,
             before and with this one; None if the original is not one of theirs.
@@ -98,6 +99,7 @@ class AdaptedFrom(Part):
     model: str
     sha256: str
     random_weights: Count
+    new_words: Count = 0
     heldout: Losses
     heldout_by_source: BySource = Field(default_factory=dict)
     old_text: _OldText | None = None

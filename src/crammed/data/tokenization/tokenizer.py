@@ -97,8 +97,10 @@ def begins_word(tokenizer: Tokenizer) -> NDArray[np.bool_]:
             "the tokenizer does not show where words begin: leave masking.unit out, or train "
             "another tokenizer"
         )
+    added = tokenizer.get_added_tokens_decoder().items()
+    whole = [number for number, token in added if token.single_word]
     begins[:] = False
-    begins[[*(vocabulary[token] for token in spaced), *Specials.of(tokenizer).ids]] = True
+    begins[[*(vocabulary[token] for token in spaced), *Specials.of(tokenizer).ids, *whole]] = True
     return begins
 
 
