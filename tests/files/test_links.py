@@ -33,6 +33,7 @@ from crammed.rules.recipe import ask
 from crammed.runs.directory import RunDir, read_config
 from crammed.runs.logs import read_lines
 from crammed.runs.resuming import default_out
+from crammed.tasks.task import load_suite
 from crammed.terminal.progress import SILENT
 from support.evaluation import Ask
 from support.text import tiny
@@ -162,6 +163,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "config.json": lambda path: read_config(path.parent),
     "manifest.json": lambda path: Corpus(path.parent),
     "x.npz": load_arrays,
+    "suite.yaml": lambda path: load_suite(str(path)),
 }
 
 

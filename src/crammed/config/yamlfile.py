@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 
 from crammed.config.kinds import Kinds, is_section, kinds_of, subsection
 from crammed.errors import InputError
+from crammed.files.regular import read_text
 from crammed.hints import did_you_mean
 
 
@@ -121,7 +122,7 @@ def read_yaml(kind: str, name: str, folder: Traversable) -> dict[str, Any]:
         text = (folder / f"{name}.yaml").read_text("utf-8")
     elif Path(name).suffix in (".yaml", ".yml"):
         try:
-            text = Path(name).read_text("utf-8")
+            text = read_text(Path(name))
         except OSError as error:
             hint = did_you_mean(Path(name).stem, names).rstrip()
             raise InputError(
