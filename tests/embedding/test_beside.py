@@ -108,6 +108,8 @@ def test_vectors_of_others_are_pooled_as_their_folder_says(
         (None, {"pooling_mode_lasttoken": True}, "are pooled by lasttoken, which is unknown"),
         (None, {"pooling_mode": ["mean", "cls"]}, "are pooled by mean and cls"),
         (None, {}, "are pooled by nothing that is named"),
+        (None, {"pooling_mode": None}, "are pooled by None, which is unknown"),
+        (None, {"pooling_mode": [["mean"]]}, "which is unknown here"),
     ],
 )
 def test_vectors_that_cannot_be_made_here_are_refused(
@@ -167,12 +169,26 @@ def test_another_model_is_scored_on_the_same_texts(
     assert "| bert |" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_the_table_has_a_column_for_each_and_gaps_where_there_is_no_score() -> None:
-    scores = {
+def made_up(spearman: float) -> dict[str, Any]:
+    """What one model scored."""
+    return {
         "retrieval": {"among": 9, "recall@1": 10.0, "mrr": 20.0},
         "unrelated": {"5 %": 0.1, "50 %": 0.2, "95 %": 0.3},
-        "spearman": 30.0,
+        "spearman": spearman,
     }
+
+
+@pytest.mark.parametrize("name", ["tuned", "BM25"])
+def test_a_model_may_be_called_as_a_column_is(name: str) -> None:
+    bm25 = {"among": 9, "recall@1": 11.0, "mrr": 21.0}
+    both = {"before": made_up(1.0), "after": made_up(2.0), "bm25": bm25}
+    names, rows = score_table({**both, "beside": {**made_up(3.0), "name": name}})
+    assert names == ["untuned", "tuned", "BM25", name]
+    assert dict(rows)["rated pairs, Spearman"] == ["1.0", "2.0", "-", "3.0"]
+
+
+def test_the_table_has_a_column_for_each_and_gaps_where_there_is_no_score() -> None:
+    scores = made_up(30.0)
     bm25 = {"among": 9, "recall@1": 11.0, "mrr": 21.0}
     result: dict[str, Any] = {"before": scores, "after": scores, "bm25": bm25, "beside": None}
     names, rows = score_table(result)

@@ -156,8 +156,9 @@ def pooling_of(folder: Path) -> str:
     place = inside(folder, kinds["Pooling"], str(folder / "modules.json"))
     values = read_json(place / "config.json") or {}
     modes = values.get("pooling_mode", [key for key in _OLDER if values.get(key) is True])
-    modes = [modes] if isinstance(modes, str) else [_OLDER.get(mode, mode) for mode in modes]
-    shown = " and ".join(map(str, modes)) or "nothing that is named"
+    named = [str(mode) for mode in (modes if isinstance(modes, list) else [modes])]
+    modes = [_OLDER.get(mode, mode) for mode in named]
+    shown = " and ".join(modes) or "nothing that is named"
     if len(modes) != 1 or modes[0] not in _POOLINGS:
         raise InputError(
             f"--beside: the vectors of {folder.name} are pooled by {shown}"

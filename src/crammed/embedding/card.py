@@ -12,12 +12,14 @@ NONE = "-"
 
 def score_table(result: dict[str, Any]) -> Table:
     """What was scored: untuned, tuned and, where they were, BM25 and another model."""
-    columns = {"untuned": result["before"], "tuned": result["after"]}
+    columns, each, rows = ["untuned", "tuned"], [result["before"], result["after"]], []
     if result["bm25"] is not None:
-        columns["BM25"] = {"retrieval": result["bm25"], "unrelated": None, "spearman": None}
+        columns.append("BM25")
+        each.append({"retrieval": result["bm25"], "unrelated": None, "spearman": None})
     if result["beside"] is not None:
-        columns[result["beside"]["name"]] = result["beside"]
-    after, each, rows = result["after"], columns.values(), []
+        columns.append(result["beside"]["name"])
+        each.append(result["beside"])
+    after = result["after"]
     if after["retrieval"] is not None:
         for name, shown in (("recall@1", "recall@1"), ("mrr", "MRR")):
             row = f"next passage among {after['retrieval']['among']:,}, {shown}"
@@ -26,7 +28,7 @@ def score_table(result: dict[str, Any]) -> Table:
     if after["spearman"] is not None:
         cells = [NONE if one["spearman"] is None else f"{one['spearman']:.1f}" for one in each]
         rows.append(("rated pairs, Spearman", cells))
-    return [*columns], rows
+    return columns, rows
 
 
 def _span(quantiles: dict[str, float] | None) -> str:
