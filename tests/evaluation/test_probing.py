@@ -19,7 +19,7 @@ from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.backbones.tokens import Tokenized
 from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.finetuning.engine import Numerics
-from crammed.evaluation.finetuning.probing import probe
+from crammed.evaluation.finetuning.probing import linear_outputs, probe
 from crammed.evaluation.finetuning.task import FinetuneTask, TokenizedSplit
 from crammed.evaluation.folder import default_folder
 from crammed.evaluation.protocol import load_protocol, protocol_for
@@ -98,6 +98,15 @@ def test_classes_values_and_several_labels_are_read_off_the_vectors(
     assert np.corrcoef(found[:, 0], labels)[0, 1] > (0.9 if method == "linear" else 0.75)
     found, labels = outputs_of(tmp_path, "multi-label", method, 2)
     assert ((found > 0.0) == labels).mean() > 0.9
+
+
+def test_a_single_label_has_a_single_output() -> None:
+    draw = np.random.default_rng(0)
+    given = draw.normal(size=(40, 2)).astype(np.float32)
+    labels = (given[:, :1] > 0.0).astype(np.float32)
+    outputs = linear_outputs("multi-label", given, labels, given, 1, 1.0)
+    assert outputs.shape == (40, 1)
+    assert ((outputs > 0.0) == labels).mean() > 0.9
 
 
 def test_two_texts_are_compared(tmp_path: Path) -> None:

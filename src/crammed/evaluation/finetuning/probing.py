@@ -132,7 +132,8 @@ def linear_outputs(
     model = LogisticRegression(C=strength, max_iter=1000)
     if kind == "multi-label":
         several = OneVsRestClassifier(model).fit(given, labels)
-        return 2.0 * np.asarray(several.predict_proba(wanted)) - 1.0  # above 0 for yes
+        yes = np.asarray(several.predict_proba(wanted))[:, -count:]  # a single label has no as well
+        return 2.0 * yes - 1.0  # above 0 for yes
     if len(found := np.unique(labels)) == 1:  # as in part of rows that are sorted
         outputs = np.zeros((wanted.shape[0], count))
         outputs[:, int(found[0])] = 1.0
