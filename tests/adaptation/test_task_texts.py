@@ -96,6 +96,25 @@ def test_training_rows_that_are_scored_are_refused(tmp_path: Path, scored: str) 
         texts(tmp_path / "tasks", tmp_path / "mine.yaml")
 
 
+def test_pairs_that_nothing_is_fine_tuned_on_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "tasks:\n  boats: {text: text, metric: accuracy}\n  pairs: {kind: minimal-pairs}\n"
+    )
+    write(tmp_path / "tasks", "boats", "train", [{"text": "a boat", "label": 0}])
+    pair = {"sentence_good": "boats sink", "sentence_bad": "boats sinks"}
+    write(tmp_path / "tasks", "pairs", "train", [pair])
+    assert texts(tmp_path / "tasks", tmp_path / "mine.yaml") == ["a boat"]
+
+
+def test_the_folder_of_a_suite_may_be_called_as_a_source_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.yaml").write_text("tasks: {boats: {text: text, metric: accuracy}}\n")
+    write(tmp_path / "python-docs", "boats", "train", [{"text": "a boat", "label": 0}])
+    monkeypatch.chdir(tmp_path)
+    assert texts(Path("python-docs"), Path("mine.yaml")) == ["a boat"]
+
+
 def test_what_a_suite_decides_cannot_be_set() -> None:
     source = {"path": "tasks", "suite": "mine.yaml", "text_field": "body"}
     with pytest.raises(ValueError, match="a suite says what its texts are: leave text_field out"):

@@ -69,14 +69,15 @@ def splits_in(suite: Suite, data: Path | None) -> list[tuple[FoundSplit, list[Ta
 
 
 def training_splits(suite: Suite, data: Path | None) -> dict[str, FoundSplit]:
-    """The training splits that exist, by task.
+    """The training splits that exist, by task; nothing is fine-tuned on kind minimal-pairs.
 
     Raises:
         InputError: there is none, `data` is not a folder, or one has the rows of a split that a
             task of the suite is scored or tested on.
     """
     opened, tasks = open_data(suite, data), suite.tasks.values()
-    found = {task.name: opened.find(task.folders, task.train) for task in tasks}
+    tuned = [task for task in tasks if task.kind != PAIRS]
+    found = {task.name: opened.find(task.folders, task.train) for task in tuned}
     splits = {name: split for name, split in found.items() if split is not None}
     if not splits:
         raise _no_tasks(suite, data)

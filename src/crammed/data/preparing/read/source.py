@@ -269,13 +269,13 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
     wanted = Wanted(config.format or data.format, options.text_field)
     found = Found()
     parts: list[Part]
-    if config.path == "python-docs":
+    if config.suite is not None:
+        name, of_tasks = open_training_texts(config.suite, config.path)
+        parts = [*of_tasks]
+    elif config.path == "python-docs":
         if config.where:
             raise InputError("python-docs has no fields: leave `where` out for it")
         name, parts = "python-docs", [PythonDocs()]
-    elif config.suite is not None:
-        name, of_tasks = open_training_texts(config.suite, config.path)
-        parts = [*of_tasks]
     elif config.path.startswith("hub:"):
         name = config.path.removeprefix("hub:")
         shards = hub.open_parts(name, config.text_field, options)
