@@ -186,6 +186,14 @@ def test_other_commands_take_the_run_for_its_exported_model(run: Path) -> None:
         load_trained(run)
 
 
+def test_a_damaged_result_of_a_run_of_ours_is_named_before_training(tmp_path: Path) -> None:
+    save_model(tmp_path / "first" / "export", "bert")
+    (tmp_path / "first" / "config.json").write_text("{}")
+    (tmp_path / "first" / "summary.json").write_text("[]")
+    with pytest.raises(InputError, match=r"summary\.json is damaged"):
+        Original.find(str(tmp_path / "first" / "export"))
+
+
 def test_going_on_with_a_run_of_ours_says_what_both_were_charged(
     tmp_path: Path, corpus: Corpus, text_file: Path
 ) -> None:

@@ -50,12 +50,14 @@ class Original:
     Attributes:
         folder: its files.
         ours: whether it comes with code, which is that of this package.
+        earlier: what training it was charged, if the folder is the export of one of our runs.
         new_words: those that its tokenizer has been given.
     """
 
     backbone: HuggingFaceBackbone
     folder: Path
     ours: bool
+    earlier: Spent | None
     new_words: tuple[str, ...] = ()
 
     @classmethod
@@ -63,7 +65,8 @@ class Original:
         """The encoder of a run, a Hugging Face folder or a name on the hub.
 
         Raises:
-            InputError: there is none, its kind fills no masks, or its tokenizer has no mask.
+            InputError: there is none, its kind fills no masks, its tokenizer has no mask, or the
+                result of the run is damaged.
         """
         name, folder = BackboneSpec(spec, 0.0).files()
         model_files(folder)  # refuses what must not be opened
@@ -80,7 +83,7 @@ class Original:
                 f"the tokenizer of {name} is written in Python, which is too slow to prepare text "
                 "with: save it as a fast tokenizer (tokenizer.json)"
             )
-        return cls(backbone, folder, ours)
+        return cls(backbone, folder, ours, _charged(folder))
 
     def with_words(self, words: tuple[str, ...]) -> Original:
         """The same encoder, whose tokenizer has more words from now on."""
@@ -99,18 +102,6 @@ class Original:
         with suppress(OSError, UnicodeDecodeError):
             return license_in(read_text(file))
         return None
-
-    @property
-    def earlier(self) -> Spent | None:
-        """What training it was charged, if the folder is the export of one of our runs.
-
-        Raises:
-            InputError: the result of that run is damaged.
-        """
-        run = self.folder.resolve().parent
-        ours = self.folder.resolve().name == EXPORT
-        summary = read_summary(run) if ours and (run / "config.json").exists() else None
-        return None if summary is None else summary.spent()
 
     @property
     def name(self) -> str:
@@ -275,6 +266,13 @@ class Original:
                 "not exported"
             )
         return difference
+
+
+def _charged(folder: Path) -> Spent | None:
+    """What the run was charged that this folder is the export of; None if there is no such run."""
+    run, ours = folder.resolve().parent, folder.resolve().name == EXPORT
+    summary = read_summary(run) if ours and (run / "config.json").exists() else None
+    return None if summary is None else summary.spent()
 
 
 def _refuse_other_kinds(name: str, folder: Path, *, trust: bool) -> None:
