@@ -1,8 +1,8 @@
 """Tables of encoders of others trained further, and of the ways to an encoder.
 
-A record holds what `crammed adapt` and `benchmarks/run_mlm.py` came to, as ``adapted-NAME.json``
-(a run's ``summary.json``, or what the benchmark printed with the ``heldout`` that `crammed
-evaluate` gave its model), and what `crammed decide --json` printed, as ``decision-NAME.json``.
+A record holds the ``summary.json`` of runs of `crammed adapt` and what `benchmarks/run_mlm.py`
+printed, as ``GROUP-NAME.json``, and what `crammed decide --json` printed, as
+``decision-NAME.json``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from layout import row_of, rule
 
 
 def adapted_table(words: list[str]) -> str:
-    """What each adaptation trained on and where its held-out loss is, the lowest first."""
-    files = (layout.RECORDS / words[0]).glob("adapted-*.json")
-    found = {file.stem.removeprefix("adapted-"): layout.found(file) for file in files}
-    head = row_of("run", "updates", "tokens", "held-out loss", "memory")
+    """The adaptations of a group in a record, the one with the lowest held-out loss first."""
+    record, group = words
+    files = (layout.RECORDS / record).glob(f"{group}-*.json")
+    found = {file.stem.removeprefix(f"{group}-"): layout.found(file) for file in files}
+    head = row_of(group, "updates", "tokens", "held-out loss", "memory")
     rows = [
         row_of(name, f"{one['updates']:,}", f"{one['tokens']:,}", _loss(one), _memory(one))
         for name, one in sorted(found.items(), key=lambda item: item[1]["heldout"]["loss@0.15"])
