@@ -114,7 +114,8 @@ def watch(
 
     list_runs(folder)  # refuses what is no folder
     # Before the line that names Ctrl-C is printed: from then on somebody may press it.
-    signal.signal(signal.SIGINT, lambda *_: sys.exit())
+    # Nothing has to be tidied up, and an exception could be lost in whatever runs just then.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(0))
     with Server(folder, port) as server:
         os.nice(10)  # drawing must not slow training down
         typer.echo(f"{server.address} shows the runs below {one_line(folder)}; Ctrl-C ends it")
