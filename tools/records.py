@@ -23,8 +23,8 @@ of tables:
 - ``languages: DATE-NAME`` and ``gaps: DATE-NAME`` tokenizers in several languages
   (`language_tables`);
 - ``scores: DATE-NAME`` scores of encoders on tasks, by arm (`score_tables`);
-- ``adapted: DATE-NAME GROUP`` encoders of others, trained further, and ``decisions: DATE-NAME`` the ways
-  to an encoder (`adapting_tables`);
+- ``adapted: DATE-NAME GROUP`` encoders of others, trained further, and ``decisions: DATE-NAME`` the
+  ways to an encoder (`adapting_tables`);
 - ``prepare: FILE`` and the other keys of `MAKERS` benchmark results (`benchmark_tables`) and counts
   (`count_tables`).
 """
