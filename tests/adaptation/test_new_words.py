@@ -68,6 +68,7 @@ def test_a_file_names_words_and_those_that_are_tokens_are_left_out(
     ("asked", "content", "message"),
     [
         ("0", "", "choose 1 to 100,000, or name a file"),
+        ("9" * 5000, "", "choose 1 to 100,000, or name a file"),
         ("none.txt", "", "no text file, nor a number of words"),
         ("words.txt", "zymurgy\ntwo words\n", r"words\.txt, line 2: 'two words' is more than one"),
         ("words.txt", "\n", "the tokenizer splits no word of it: leave it out"),
