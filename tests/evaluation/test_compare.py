@@ -234,8 +234,9 @@ def test_the_cheapest_way_that_is_not_shown_to_be_worse_is_decided_for(
     words = sentences(scores)
     assert words[0].startswith(said)
     others = [way for way in level if way != best]
-    beside = f"; {' and '.join(others)} not shown" if others else ", ahead of the others"
-    assert f"{beside}" in words[1]
+    beside = f"; {' and '.join(others)} not shown" if others else "; all others worse"
+    assert words[1].startswith(f"a: best {best}, with ")
+    assert beside in words[1]
 
 
 def test_nothing_is_decided_by_a_score_that_a_model_lacks(tmp_path: Path) -> None:
