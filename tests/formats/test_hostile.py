@@ -68,6 +68,7 @@ def _damaged(data: bytes, seed: int) -> bytes:
 @MANY
 @given(seed=st.integers(0, 2**32), compression=st.sampled_from([*COMPRESS]), first=st.booleans())
 @example(seed=90, compression="", first=False)  # the version of a zip file
+@example(seed=792, compression="", first=False)  # a file of a zip file without a name
 def test_damaged_files(
     tmp_path: Path, suffix: str, seed: int, compression: str, first: bool
 ) -> None:

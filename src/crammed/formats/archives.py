@@ -55,6 +55,9 @@ def _zipped(file: File, faults: Faults) -> Iterator[Member]:
         if sum(entry.compress_size for entry in listed) > stored.seek(0, io.SEEK_END):
             raise CutShort(f"{file.shown}: files overlap in it: it is damaged, or made to do harm")
         for entry in listed:
+            if not entry.filename:
+                faults.found(InputError(f"{file.shown}: a file in it has no name: it is damaged"))
+                continue
             if entry.is_dir() or stat.S_ISLNK(entry.external_attr >> 16):
                 continue
             try:
