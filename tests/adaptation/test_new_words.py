@@ -127,7 +127,7 @@ def test_what_is_exported_has_the_words(tmp_path: Path, text: Path, family: str)
     assert ids[-1] == tokenizer.get_vocab()["zymurgy"]
     corpus = Corpus(out / "corpus").tokenizer
     assert corpus.encode("a tokamak").ids == tokenizer("a tokamak").input_ids
-    logits = loaded(**tokenizer("a tokamak", return_tensors="pt")).logits
+    logits = loaded(tokenizer("a tokamak", return_tensors="pt").input_ids).logits
     assert logits.shape[-1] > max(tokenizer.get_vocab().values())
     assert "its tokenizer was given 2 words" in (out / "report.html").read_text()
 
