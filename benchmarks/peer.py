@@ -75,7 +75,17 @@ def main(
     clock = Clock(seconds, warmup)
     trainer = ClockTrainer(
         model=model,
-        args=_arguments(out, rate, batch, seed, bf16=bf16, compiled=compile),
+        args=arguments(
+            out,
+            rate,
+            batch,
+            seed,
+            bf16=bf16,
+            optim="adamw_torch_fused",
+            weight_decay=0.01,
+            adam_beta2=0.98,
+            torch_compile=compile,
+        ),
         train_dataset=Rows(opened),
         data_collator=Masks(opened.vocab_size, specials, masks),
         callbacks=[clock],
@@ -97,19 +107,16 @@ def main(
     print(json.dumps(result))
 
 
-def _arguments(
-    out: Path, rate: float, batch: int, seed: int, *, bf16: bool, compiled: bool
+def arguments(
+    out: Path, rate: float, batch: int, seed: int, *, bf16: bool, **others: Any
 ) -> TrainingArguments:
+    """What the Trainer is asked for when the clock ends it, and nothing is logged or saved."""
     return TrainingArguments(
         output_dir=str(out),
         max_steps=1_000_000_000,  # the clock ends it
         per_device_train_batch_size=batch,
         learning_rate=rate,
-        optim="adamw_torch_fused",
-        weight_decay=0.01,
-        adam_beta2=0.98,
         bf16=bf16,
-        torch_compile=compiled,
         seed=seed,
         use_cpu=not torch.cuda.is_available(),
         remove_unused_columns=False,
@@ -119,6 +126,7 @@ def _arguments(
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
+        **others,
     )
 
 

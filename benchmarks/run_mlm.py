@@ -24,7 +24,6 @@ from transformers import (
     AutoTokenizer,
     DataCollatorForLanguageModeling,
     PrinterCallback,
-    TrainingArguments,
 )
 
 from common import run
@@ -33,7 +32,7 @@ from crammed.data.heldout import rows_of_corpus
 from crammed.evaluation.backbones.huggingface import HuggingFaceMaskedLM
 from crammed.machine.workers import cores
 from crammed.model.heldout import heldout_losses
-from peer import Clock, ClockTrainer, Rows
+from peer import Clock, ClockTrainer, Rows, arguments
 
 
 def main(
@@ -59,21 +58,7 @@ def main(
 
     trainer = ClockTrainer(
         model=encoder,
-        args=TrainingArguments(
-            output_dir=str(out),
-            max_steps=1_000_000_000,  # the clock ends it
-            per_device_train_batch_size=batch,
-            learning_rate=rate,
-            bf16=bf16,
-            seed=seed,
-            use_cpu=not torch.cuda.is_available(),
-            remove_unused_columns=False,
-            dataloader_pin_memory=False,
-            logging_strategy="no",
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-        ),
+        args=arguments(out, rate, batch, seed, bf16=bf16),
         train_dataset=Rows(opened),
         data_collator=collate,
         callbacks=[clock],

@@ -41,7 +41,7 @@ def words_to_add(asked: str, tokenizer: Any, data: DataConfig) -> tuple[str, ...
     Raises:
         InputError: there is none, or a line of the file is not one word.
     """
-    most = int(asked[:9]) if asked.isdecimal() else None  # Python converts no number of any length
+    most = int(asked[:9]) if asked.isdecimal() else None  # int() fails beyond 4,300 digits
     if most is not None and not 0 < most <= MOST_WORDS:
         raise InputError(f"--new-words {asked}: choose 1 to {MOST_WORDS:,}, or name a file")
     candidates = _in_file(Path(asked)) if most is None else _in_text(data, tokenizer)

@@ -148,7 +148,7 @@ class HuggingFaceBackbone:
         """A model of this class in float32 with random weights."""
         import transformers
 
-        with loading(self.name, "classifier"), torch.random.fork_rng(devices=[]):
+        with loading(self.name, "model"), torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             return getattr(transformers, kind).from_config(config, **self._trust).float()
 
@@ -206,12 +206,8 @@ class HuggingFaceBackbone:
         return HuggingFaceMaskedLM(model.to(device).eval())
 
     def untrained_masked_lm(self, device: torch.device) -> SparseMaskedLM:
-        import transformers
-
-        with loading(self.name, "model"), torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)
-            model = transformers.AutoModelForMaskedLM.from_config(self._config, **self._trust)
-        return HuggingFaceMaskedLM(model.float().to(device).eval())
+        model = self._untrained("AutoModelForMaskedLM", self._config, 0)
+        return HuggingFaceMaskedLM(model.to(device).eval())
 
     def _load(self, kind: str, **more: Any) -> tuple[Any, set[str]]:
         """A model of this class in float32, and the names of the weights missing in the folder."""
