@@ -104,6 +104,9 @@ def test_pairs_that_nothing_is_fine_tuned_on_are_not_read(tmp_path: Path) -> Non
     pair = {"sentence_good": "boats sink", "sentence_bad": "boats sinks"}
     write(tmp_path / "tasks", "pairs", "train", [pair])
     assert texts(tmp_path / "tasks", tmp_path / "mine.yaml") == ["a boat"]
+    (tmp_path / "mine.yaml").write_text("tasks: {pairs: {kind: minimal-pairs}}\n")
+    with pytest.raises(InputError, match="suite mine has no task to learn texts from"):
+        texts(tmp_path / "tasks", tmp_path / "mine.yaml")
 
 
 def test_the_folder_of_a_suite_may_be_called_as_a_source_is(

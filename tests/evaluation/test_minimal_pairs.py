@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from rich.table import Table
 
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
@@ -17,6 +18,7 @@ from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.blimp import blimp_score, sentence_scores
 from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.minimal_pairs import pairs_json
+from crammed.evaluation.scores.table import NO_SEEDS, ROWS_ONLY, score_tables
 from crammed.finetuned.keeping import keep
 from crammed.report.page import write_report
 from crammed.tasks.rows import Rows
@@ -146,3 +148,9 @@ def test_pairs_beside_a_task_that_is_fine_tuned(
     (mean,) = scores["means"]
     assert mean["value"] == pytest.approx(sum(both) / 2)
     assert mean["interval"] is not None
+    for tasks, words in ((["agreement"], NO_SEEDS), (["agreement", "cola"], ROWS_ONLY)):
+        some = {"tasks": {name: scores["tasks"][name] for name in tasks}, "means": []}
+        (table, notes, *_) = score_tables("mine", some, {"probe": None}, None)
+        assert str(notes).endswith(words)
+        assert isinstance(table, Table)
+        assert next(iter(table.columns[4].cells)) == "no seeds"

@@ -77,6 +77,8 @@ def training_splits(suite: Suite, data: Path | None) -> dict[str, FoundSplit]:
     """
     opened, tasks = open_data(suite, data), suite.tasks.values()
     tuned = [task for task in tasks if task.kind != PAIRS]
+    if not tuned:
+        raise InputError(f"suite {suite.name} has no task to learn texts from: all are {PAIRS}")
     found = {task.name: opened.find(task.folders, task.train) for task in tuned}
     splits = {name: split for name, split in found.items() if split is not None}
     if not splits:

@@ -11,6 +11,7 @@ from rich.text import Text
 from crammed.evaluation.scores.notes import notes as said_of
 from crammed.evaluation.scores.published import published, published_beside
 from crammed.quantity import counted
+from crammed.tasks.task import PAIRS
 from crammed.terminal.quiet import one_line
 from crammed.terminal.table import Printed, add_column, new_table
 
@@ -21,7 +22,7 @@ ROWS_ONLY = (
     "nothing about another fine-tuning seed; give --seeds 3 or more"
 )
 
-OF_PROBE = "rows only: an interval says how far other rows would move what a probe finds"
+NO_SEEDS = "rows only: an interval says how far other rows would move the result, without any seeds"
 
 
 def interval_text(interval: Sequence[float] | None, sign: str = "") -> str:
@@ -49,6 +50,8 @@ def is_over_rows(entry: Json) -> bool:
 
 def spread_text(score: Json) -> str:
     """Range of the seeds' scores, and how many seeds there are; one seed has no spread."""
+    if score.get("kind") == PAIRS:
+        return "no seeds"
     count = len(score["seeds"])
     return f"{score['spread']:.1f} ({count} seeds)" if count > 1 else "one seed"
 
@@ -195,8 +198,9 @@ def score_tables(suite: str, scores: Json, protocol: Json, length: int | None) -
             notes.append(Text(f"{name}: {words}"))
     _add_means(table, scores["means"], beside)
     notes += [Text(said) for said in said_of(scores["tasks"])]
-    if any(map(is_over_rows, shown)):
-        notes.append(Text(ROWS_ONLY if protocol.get("probe") is None else OF_PROBE))
+    if over_rows := [score for score in shown if is_over_rows(score)]:
+        untuned = protocol.get("probe") or all(s.get("kind") == PAIRS for s in over_rows)
+        notes.append(Text(NO_SEEDS if untuned else ROWS_ONLY))
     parts: list[Printed] = [table]
     if notes:
         parts.append(Text("\n").join(notes))
