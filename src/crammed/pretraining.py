@@ -145,7 +145,7 @@ def _kept(
 ) -> TrainedModel | Adapted:
     """The trained model; one from scratch is kept under our own names as well."""
     if adaptation is not None:
-        return adaptation.finished(trained.model, corpus)
+        return adaptation.finished(trained.model, run.config, corpus)
     final = trained_model(trained.model, run.config.model, corpus.row_length, corpus.tokenizer)
     shutil.rmtree(run.final, ignore_errors=True)
     final.save(run.final)

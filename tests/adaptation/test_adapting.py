@@ -129,11 +129,16 @@ def test_the_export_is_of_the_same_class_with_the_same_tokenizer(
     assert not list(out.rglob("*.tmp"))
 
 
+@pytest.mark.parametrize("family", ["bert", "distilbert"])  # our engine, and that of transformers
 def test_interrupted_and_repeated_it_ends_in_the_same_weights(
-    originals: dict[str, Path], tmp_path: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
+    originals: dict[str, Path],
+    tmp_path: Path,
+    text_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    family: str,
 ) -> None:
     words = ("train.checkpoint_seconds=1e-9", "train.log_seconds=1e-9")
-    whole = adapt(originals["bert"], text_file, tmp_path / "whole", *words, budget="5updates")
+    whole = adapt(originals[family], text_file, tmp_path / "whole", *words, budget="5updates")
     apply, calls = TrainStep.apply, []
 
     def dying(self: TrainStep, factor: float) -> Tensor | None:
@@ -145,8 +150,8 @@ def test_interrupted_and_repeated_it_ends_in_the_same_weights(
     with monkeypatch.context() as patch:
         patch.setattr(TrainStep, "apply", dying)
         with pytest.raises(RuntimeError, match="as if"):
-            adapt(originals["bert"], text_file, tmp_path / "run", *words, budget="5updates")
-    again = adapt(originals["bert"], text_file, tmp_path / "run", *words, budget="5updates")
+            adapt(originals[family], text_file, tmp_path / "run", *words, budget="5updates")
+    again = adapt(originals[family], text_file, tmp_path / "run", *words, budget="5updates")
     events = (tmp_path / "run" / "events.jsonl").read_text()
     assert events.count('"resume"') == 1
     one, other = (

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
+from torch import nn
 
 from crammed.adaptation import objective
 from crammed.adaptation.card import model_card
@@ -21,7 +22,7 @@ from crammed.config.kinds import overlaid
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import HeldoutRows, heldout_rows, rows_of_corpus
 from crammed.data.preparing.read.source import open_sources
-from crammed.evaluation.backbones.huggingface import HuggingFaceMaskedLM
+from crammed.data.tokenization.tokenizer import Specials
 from crammed.export.huggingface import Exported
 from crammed.machine.device import Device
 from crammed.model.heldout import heldout_losses, loss_by_source
@@ -32,6 +33,7 @@ from crammed.runs.directory import RunDir
 from crammed.runs.logs import read_events
 from crammed.runs.summary import Training
 from crammed.terminal.progress import Progress
+from crammed.training.update.build import step_of, word_beginnings
 from crammed.training.update.step import TrainStep
 
 RECIPE = str(resources.files("crammed") / "adaptation" / "adapt.yaml")
@@ -64,7 +66,7 @@ def ask_for(
             sources = more.beside(asked.config.data)
             own = overlaid(fixed, {"data": {"sources": sources}}, RunConfig)
             asked = ask(RECIPE, overrides, own)
-    asked = with_defaults(asked, original.shape, original.name)
+    asked = with_defaults(asked, original.shape, original.backbone.max_length, original.name)
     refuse_unfit(asked.config, original.name)
     return asked
 
@@ -74,11 +76,12 @@ class Adapted:
     """An adapted model whose training has ended."""
 
     original: Original
-    model: HuggingFaceMaskedLM
+    config: RunConfig
+    model: nn.Module
     tokenizer: Tokenizer
     row_length: int
 
-    def masked_lm(self, device: torch.device) -> HuggingFaceMaskedLM:
+    def masked_lm(self, device: torch.device) -> nn.Module:
         """The model, in evaluation mode."""
         return self.model.to(device).eval()
 
@@ -86,7 +89,7 @@ class Adapted:
         """Write the model to the new folder `out`, in its own class with its own tokenizer."""
         mask = self.original.backbone.tokenizer.mask_token
         card = model_card(self.original, training, mask)
-        return self.original.export(self.model, out, card)
+        return self.original.export(self.model, self.config, out, card)
 
 
 @dataclass(frozen=True)
@@ -108,8 +111,15 @@ class Adaptation:
             open_sources(DataConfig.model_validate({"sources": [self.old_text]}))
 
     def build(self, config: RunConfig, corpus: Corpus, device: Device) -> TrainStep:
-        """The step that trains it."""
-        return objective.step_of(self.original.model(config), config, corpus, device)
+        """The step that trains it: that of our models, if it is one of them."""
+        own = self.original.own(config)
+        if own is None:
+            return objective.step_of(self.original.model(config), config, corpus, device)
+        specials, begins = (
+            Specials.of(corpus.tokenizer),
+            word_beginnings(config, corpus, device.torch),
+        )
+        return step_of(own.to(device.torch), config, specials, device, begins)
 
     def announce(self, config: RunConfig, device: Device, progress: Progress) -> None:
         """Log what is about to be trained."""
@@ -122,6 +132,8 @@ class Adaptation:
             f"{counted(config.batch.rows, 'row')} of {config.data.row_length} tokens, learning "
             f"rate {config.optim.lr:.1e}"
         )
+        if original.exact is not None:
+            progress.line("engine  that of models trained here, which computes the same logits")
         if words := original.new_words:
             progress.line(
                 f"words  the tokenizer gets {counted(len(words), 'word')}, such as {words[0]}, "
@@ -158,7 +170,7 @@ class Adaptation:
     def result(
         self,
         run: RunDir,
-        model: HuggingFaceMaskedLM,
+        model: nn.Module,
         corpus: Corpus,
         device: Device,
         progress: Progress,
@@ -192,12 +204,12 @@ class Adaptation:
             return f"adapted from {name}, whose own training is not counted"
         return f"adapted from {name}, whose own training is not part of this run's budget"
 
-    def finished(self, model: HuggingFaceMaskedLM, corpus: Corpus) -> Adapted:
+    def finished(self, model: nn.Module, config: RunConfig, corpus: Corpus) -> Adapted:
         """The model, once its training has ended."""
-        return Adapted(self.original, model, corpus.tokenizer, corpus.row_length)
+        return Adapted(self.original, config, model, corpus.tokenizer, corpus.row_length)
 
     def _measured(
-        self, model: HuggingFaceMaskedLM, rows: HeldoutRows, device: Device
+        self, model: nn.Module, rows: HeldoutRows, device: Device
     ) -> tuple[dict[str, float], dict[str, dict[str, float | None]]]:
         mask = self.original.backbone.mask
         assert mask is not None
@@ -208,7 +220,7 @@ class Adaptation:
     def _on(
         self,
         old: OldText,
-        model: HuggingFaceMaskedLM,
+        model: nn.Module,
         config: RunConfig,
         corpus: Corpus,
         device: Device,

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 
 from crammed.adaptation.new_words import add_words, embed_words
+from crammed.adaptation.ours import adopted, give_back, same_architecture
 from crammed.adaptation.shape import outline
-from crammed.config import RunConfig, TokenizerConfig
+from crammed.config import ModelConfig, RunConfig, TokenizerConfig
 from crammed.config.corpus import LEAST_TOKENS
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
@@ -39,6 +40,7 @@ from crammed.files.regular import read_text
 from crammed.files.scratch import scratch_folder
 from crammed.files.writing import read_json, write_json
 from crammed.keys import key
+from crammed.model.encoder import MaskedLM
 from crammed.model.trained import EXPORT
 from crammed.runs.summary import Spent, read_summary
 
@@ -115,11 +117,24 @@ class Original:
         return json_hash([own, self.new_words]) if self.new_words else own
 
     @cached_property
+    def exact(self) -> ModelConfig | None:
+        """Our configuration of it; None if our engine does not compute what it computes."""
+        if (
+            len(set(self.backbone.dropouts().values())) > 1
+        ):  # ours would have to know which is where
+            return None
+        return same_architecture(self.backbone.masked_lm_to_train(0, None)[0])
+
+    @cached_property
     def shape(self) -> dict[str, Any]:
-        """What the run counts its cost with, by dotted key."""
+        """Its configuration in ours, or what the run counts its cost with, by dotted key."""
         backbone = self.backbone
-        dropout = max(backbone.dropouts().values(), default=0.0)
-        values = outline(backbone.outline(), backbone.config, backbone.max_length, dropout)
+        if self.exact is None:
+            dropout = max(backbone.dropouts().values(), default=0.0)
+            values = outline(backbone.outline(), backbone.config, backbone.max_length, dropout)
+        else:
+            exact = self.exact.model_dump(mode="json").items()
+            values = {"compute.compile": "auto", **{f"model.{key}": value for key, value in exact}}
         ids = backbone.tokenizer.get_vocab().values()
         of_tokenizer = {"file": str(self.folder), "vocab_size": max(LEAST_TOKENS, 1 + max(ids))}
         return {**values, **{f"tokenizer.{key}": value for key, value in of_tokenizer.items()}}
@@ -145,6 +160,17 @@ class Original:
         drawn = key(config.seed, "new words")
         embed_words(model.model, self.backbone.tokenizer, self.new_words, drawn)
         return HuggingFaceMaskedLM(model.model)  # whose products may be others now
+
+    def own(self, config: RunConfig) -> MaskedLM | None:
+        """The model to train in our engine, on the CPU, in training mode; None if it cannot be.
+
+        Raises:
+            InputError: as `model`.
+        """
+        exact = self.exact  # earlier versions counted with an outline, and so began with theirs
+        if exact is None or config.model != exact.with_dropout(config.model.dropout):
+            return None
+        return adopted(self.model(config), config.model)
 
     def _check_weights(self, loaded: dict[str, Tensor]) -> None:
         """Refuse weights that were lost, as RoBERTa's ``lm_head.bias`` is before transformers 4.50.
@@ -199,13 +225,19 @@ class Original:
                 f"{self.backbone.max_length}: name the text with --data"
             )
 
-    def export(self, model: HuggingFaceMaskedLM, out: Path, card: str) -> Exported:
+    def export(self, model: nn.Module, config: RunConfig, out: Path, card: str) -> Exported:
         """Write the trained model to the new folder `out`, in its own class with its tokenizer.
+
+        Args:
+            model: as from `own` or `model`, with this configuration.
 
         Raises:
             CrammedError: what transformers loads from there computes something else.
         """
-        theirs = model.model
+        trained: Any = model
+        if isinstance(model, MaskedLM):
+            give_back(model, config.model, trained := self.model(config))
+        theirs = trained.model
         for name, value in self.backbone.dropouts().items():
             setattr(theirs.config, name, value)
         with new_folder(out) as folder:
@@ -236,7 +268,7 @@ class Original:
         given = self.backbone.pretrained(kind).items()
         return {f"{prefix}{name}": w for name, w in given if name.startswith("pooler.")}
 
-    def _difference(self, model: HuggingFaceMaskedLM, folder: Path) -> float:
+    def _difference(self, model: nn.Module, folder: Path) -> float:
         """The largest difference in logits between a model and what a folder holds.
 
         The two rows have different lengths, so that padding is part of the check.

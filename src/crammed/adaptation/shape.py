@@ -78,14 +78,17 @@ def refuse_unfit(config: RunConfig, name: str) -> None:
             raise InputError(f"{key} is for models trained here, and {name} is not: leave it out")
 
 
-def with_defaults(asked: Asked, shape: dict[str, Any], name: str) -> Asked:
+def with_defaults(asked: Asked, shape: dict[str, Any], longest: int, name: str) -> Asked:
     """What is asked for, with the values that follow from the model wherever none is typed.
 
+    Args:
+        shape: those that it decides, by dotted key.
+        longest: the longest input that it takes, in tokens.
+
     Raises:
-        InputError: rows are longer than the model takes.
+        InputError: rows are longer than that.
     """
-    longest, config = shape["model.max_length"], asked.config
-    length = config.data.row_length
+    config, length = asked.config, asked.config.data.row_length
     if length > longest and "data.row_length" in asked.keys:
         raise InputError(
             f"rows of {length} tokens are longer than the {longest} that {name} takes: "

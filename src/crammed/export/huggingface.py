@@ -101,7 +101,8 @@ def export(
         else:
             kind = native.FORMATS[chosen]
             config = kind.config(final.config, final.vocab_size)
-            weights = kind.weights(weights, final.config)
+            views = kind.weights(weights, final.config)
+            weights = {name: view.clone() for name, view in views.items()}
         ids = native.special_ids(Specials.of(final.tokenizer))
         write_json(folder / "config.json", {**config, **ids})
         save_weights(folder / "model.safetensors", weights, format="pt")

@@ -152,6 +152,34 @@ def modernbert_config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
     }
 
 
+def read_modernbert(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `ModelConfig` of a ModernBERT with this config.json.
+
+    Raises:
+        KeyError: it lacks a value, or names an activation that ours has not.
+    """
+    rope = config.get("rope_parameters") or {"full_attention": config}
+    theta = rope["full_attention"].get("rope_theta", config.get("global_rope_theta"))
+    return {
+        **_read_sizes(config, config["hidden_activation"]),
+        "ffn_ratio": 2 * config["intermediate_size"] / config["hidden_size"],
+        "gated": True,
+        "norm": "pre",
+        "norm_eps": config["norm_eps"],
+        "norm_bias": config["norm_bias"],
+        "first_attention_norm": False,
+        "final_norm": True,
+        "linear_bias": config["mlp_bias"],
+        "qkv_bias": config["attention_bias"],
+        "positions": "rotary",
+        "rotary_theta": theta,
+        "decoder_bias": config["decoder_bias"],
+        "dropout": config["mlp_dropout"],
+        "ffn_dropout": "hidden",
+        "classifier": "head-transform",
+    }
+
+
 def modernbert_weights(weights: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
     """Our parameters under ModernBERT's names.
 
@@ -209,13 +237,41 @@ def bert_config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
     }
 
 
+def read_bert(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `ModelConfig` of a BERT with this config.json.
+
+    Raises:
+        KeyError: it lacks a value, or names an activation that ours has not.
+    """
+    return {
+        **_read_sizes(config, config["hidden_act"]),
+        "gated": False,
+        "norm": "post",
+        "norm_eps": config["layer_norm_eps"],
+        "norm_bias": True,
+        "first_attention_norm": True,
+        "final_norm": False,
+        "linear_bias": True,
+        "qkv_bias": True,
+        "positions": "learned",
+        "token_types": config["type_vocab_size"],
+        "decoder_bias": True,
+        "dropout": config["hidden_dropout_prob"],
+        "classifier": "pooler",
+        "pooler_width": config["hidden_size"],
+    }
+
+
 def bert_weights(weights: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """Our parameters under BERT's names, with the fused query-key-value product split in three."""
+    """Our parameters under BERT's names, with the fused query-key-value product split in three.
+
+    Like the others, the parts are views of the given tensors.
+    """
     split: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         if ".attention.qkv." in name:
             for part, third in zip(("query", "key", "value"), tensor.chunk(3), strict=True):
-                split[name.replace(".qkv.", f".{part}.")] = third.clone()
+                split[name.replace(".qkv.", f".{part}.")] = third
         else:
             split[name] = tensor
     renamed = {
@@ -238,6 +294,23 @@ def bert_weights(weights: dict[str, Tensor], config: ModelConfig) -> dict[str, T
         renamed[f"{ours}ffn.down."] = f"{theirs}output.dense."
         renamed[f"{ours}ffn_norm."] = f"{theirs}output.LayerNorm."
     return _rename(split, renamed)
+
+
+def _read_sizes(config: Mapping[str, Any], activation: str) -> dict[str, Any]:
+    """What the two classes call by the same names."""
+    known = {kind.transformers: name for name, kind in ACTIVATIONS.items() if kind.transformers}
+    width = config["hidden_size"]
+    return {
+        "layers": config["num_hidden_layers"],
+        "width": width,
+        "head_dim": width // config["num_attention_heads"],
+        "ffn_ratio": config["intermediate_size"] / width,
+        "activation": known[activation],
+        "max_length": config["max_position_embeddings"],
+        "embedding_norm": True,
+        "head_transform": True,
+        "init_std": config["initializer_range"],
+    }
 
 
 def special_ids(specials: Specials) -> dict[str, int]:
