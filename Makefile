@@ -47,7 +47,7 @@ test-all: .venv-test/.paper .venv-oldest/.installed .venv-newest/.installed .ven
 	$(call environment,.venv-newest,$(LIBRARIES),constraints-newest.txt)
 
 comma := ,
-EVERYTHING = .[hf$(comma)data$(comma)dedup$(comma)language$(comma)pandas$(comma)ray$(comma)remote$(comma)unigram$(comma)web$(comma)dev]
+EVERYTHING = .[hf$(comma)data$(comma)dedup$(comma)entities$(comma)language$(comma)pandas$(comma)ray$(comma)remote$(comma)unigram$(comma)web$(comma)dev]
 LIBRARIES = .[hf$(comma)unigram$(comma)web$(comma)test$(comma)exports]
 
 # pip would compile on one core; `compileall` uses all. Packages' templates may fail, harmlessly.

@@ -47,6 +47,10 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
 def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> None:
     pytest.importorskip("rensa", reason="data.clean.near needs it, and is one of the fields")
     pytest.importorskip("py3langid", reason="data.clean.languages needs it, and is another")
+    spacy = pytest.importorskip("spacy", reason="data.clean.entities needs it, and is a third")
+    nlp = spacy.blank("en")
+    nlp.add_pipe("entity_ruler").add_patterns([{"label": "PERSON", "pattern": "sailor"}])
+    nlp.to_disk(tmp_path / "pipeline")
     text = write_jsonl(tmp_path / "text.jsonl", documents(600))
     glue = write_task(tmp_path / "glue", "rte", rows=40)
     downstream = tmp_path / "downstream"
@@ -103,6 +107,7 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
                 "data.clean.repeated.unit=paragraph",
                 "data.clean.languages=[en]",
                 f"data.clean.function={tmp_path / 'own.py'}:keep",
+                f"data.clean.entities={tmp_path / 'pipeline'}",
                 "objective.name=contrast",
                 "tokenizer.kind=bpe",
                 "tokenizer.vocab_size=400",

@@ -136,6 +136,9 @@ class CleanConfig(Section):
     downstream: Annotated[tuple[DownstreamConfig, ...] | None, Field(strict=False)] = None
     """Suites of tasks: drop documents that contain one of their texts. A bare word is the folder
     of GLUE tasks."""
+    entities: Annotated[str | None, Field(min_length=1), Later()] = None
+    """A spaCy pipeline, as its package or its folder: words such as "person" and "place" stand for
+    the named entities that it finds; outside the rules."""
     exact: bool = True
     """Drop documents whose text has occurred before."""
     near: OpenFraction | None = None

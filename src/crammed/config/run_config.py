@@ -307,7 +307,8 @@ class RunConfig(Section):
         for section, key in (
             (values["tokenizer"], "file"),
             (values["data"]["clean"], "function"),
+            (values["data"]["clean"], "entities"),
         ):
-            if section[key] is not None:
+            if section.get(key) is not None:
                 section[key] = Path(section[key]).name
         return values

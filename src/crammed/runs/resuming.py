@@ -103,19 +103,20 @@ def as_begun(path: Path, asked: Asked) -> Asked:
 
 
 def _without_code(found: RunConfig) -> RunConfig:
-    """A configuration without a function of the user's own."""
-    clean = found.data.clean.model_copy(update={"function": None})
+    """A configuration without a function of the user's own, and without a pipeline."""
+    clean = found.data.clean.model_copy(update={"function": None, "entities": None})
     return found.model_copy(update={"data": found.data.model_copy(update={"clean": clean})})
 
 
 def _refuse_code(path: Path, found: RunConfig, asked: RunConfig) -> None:
     """Refuse to run code that a folder names, and neither the command nor its recipe."""
-    function = found.data.clean.function
-    if function is not None and function != asked.data.clean.function:
-        raise InputError(
-            f"{path} was begun with the function {function}, whose code would be run: if you trust "
-            f"it, type data.clean.function={function}"
-        )
+    for key, what in (("function", "function"), ("entities", "pipeline")):
+        there, here = getattr(found.data.clean, key), getattr(asked.data.clean, key)
+        if there is not None and there != here:
+            raise InputError(
+                f"{path} was begun with the {what} {there}, whose code would be run: if you trust "
+                f"it, type data.clean.{key}={there}"
+            )
 
 
 def _with_typed(found: RunConfig, typed: Mapping[str, Any]) -> RunConfig:

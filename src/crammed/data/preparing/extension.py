@@ -22,6 +22,7 @@ from crammed.config.yamlfile import validated
 from crammed.data.corpus import Corpus, rows_file_number
 from crammed.data.heldout import heldout_rows
 from crammed.data.preparing.cleaning.downstream import downstream_settings
+from crammed.data.preparing.cleaning.entities import of_pipeline
 from crammed.data.preparing.cleaning.own import of_function
 from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.manifest import PARTS, changed_files
@@ -99,8 +100,8 @@ def settings_for_more(base: Corpus, data: DataConfig) -> tuple[DataConfig, Token
     """The settings of a corpus, for further text.
 
     Raises:
-        InputError: the sources are to be mixed, or the corpus was cleaned by tasks or a function
-            that `data` does not name.
+        InputError: the sources are to be mixed, or the corpus was cleaned by tasks, a function or a
+            pipeline that `data` does not name.
     """
     if data.mix.temperature is not None or any(each.share is not None for each in data.sources):
         raise InputError(
@@ -111,6 +112,7 @@ def settings_for_more(base: Corpus, data: DataConfig) -> tuple[DataConfig, Token
     own = validated(DataConfig, saved["data"], f"{base.path}, data")
     named = {
         "function": _same_function(base, own, data),
+        "entities": _same_pipeline(base, own.clean.entities, data.clean.entities),
         "downstream": _same_suites(base, own.clean.downstream, data.clean.downstream),
     }
     clean = own.clean.model_copy(update=named)
@@ -137,6 +139,20 @@ def _same_function(base: Corpus, own: DataConfig, data: DataConfig) -> str | Non
             f"{base.path} was cleaned with {name}, of which it holds no more than a hash: type "
             f"data.clean.function=FOLDER/{name}, with the same file"
         )
+    return here
+
+
+def _same_pipeline(base: Corpus, there: str | None, here: str | None) -> str | None:
+    """The pipeline that is named again, if it is the one that `base` was cleaned with."""
+    if there is None and here is not None:
+        raise InputError(f"data.clean.entities: {base.path} was cleaned without; leave it out")
+    if there is not None:
+        name, _, digest = there.rpartition("@")
+        if here is None or of_pipeline(here) != digest:
+            raise InputError(
+                f"{base.path} was cleaned with the spaCy pipeline {name}, of which it holds no "
+                "more than a hash: name it again with data.clean.entities, in the same version"
+            )
     return here
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from crammed.config import DataConfig, TokenizerConfig
-from crammed.data.preparing.cleaning import language, near, substring
+from crammed.data.preparing.cleaning import entities, language, near, substring
 from crammed.data.tokenization.training import unigram_library
 
 
@@ -17,6 +17,8 @@ def require_extras(data: DataConfig, tokenizer: TokenizerConfig) -> None:
         near.minhash_library()
     if data.clean.languages is not None:
         language.identification_library()
+    if data.clean.entities is not None:
+        entities.entity_library()
     if data.clean.substring is not None:
         substring.suffix_sorting_library()
     if tokenizer.kind == "unigram" and tokenizer.file is None:

@@ -16,6 +16,7 @@ import crammed
 from crammed.config import DataConfig, TokenizerConfig
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_rows
+from crammed.data.preparing.cleaning import entities
 from crammed.data.preparing.cleaning.language import identified_by
 from crammed.data.preparing.cleaning.steps import settings_of
 from crammed.data.preparing.pack.packing_job import Packed
@@ -110,10 +111,17 @@ def write_manifest(
 
 def _outside_rules(data: DataConfig) -> dict[str, str]:
     """Why a model that is trained on the corpus does not count by docs/rules.md."""
-    if data.clean.languages is None:
-        return {}
-    why = f"data.clean.languages: {identified_by()}, a trained model, chose the documents"
-    return {"outside_rules": why}
+    clean = data.clean
+    whys = []
+    if clean.languages is not None:
+        whys.append(
+            f"data.clean.languages: {identified_by()}, a trained model, chose the documents"
+        )
+    if clean.entities is not None:
+        name = entities.without_folder(clean.entities).partition("@")[0]
+        by = f"{name} ({entities.found_by()}), a trained model"
+        whys.append(f"{entities.KEY}: {by}, chose words to replace")
+    return {"outside_rules": "; ".join(whys)} if whys else {}
 
 
 def _sources(corpus: Path, text: CleanedText) -> list[dict[str, Any]]:

@@ -9,6 +9,8 @@ gopher      the quality and repetition rules of Gopher
 c4          the rules of C4; also changes the text
 function    a function of the user's own; may change the text
 downstream  drops what contains a text of an evaluation task, or a passage of it
+entities    puts words for their kinds in place of named entities; last, since it takes longest, and
+            the steps before it look for text as it is elsewhere
 
 gopher and c4 are made for English, or at least for languages that put spaces between words: they
 would drop all text in Chinese.
@@ -22,11 +24,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from crammed.config import CleanConfig, DownstreamConfig
+from crammed.data.preparing.cleaning import entities, own
 from crammed.data.preparing.cleaning.c4 import by_c4_rules
 from crammed.data.preparing.cleaning.downstream import Downstream, downstream_settings
+from crammed.data.preparing.cleaning.entities import entity_step
 from crammed.data.preparing.cleaning.gopher import by_gopher_rules
 from crammed.data.preparing.cleaning.language import language_filter
-from crammed.data.preparing.cleaning.own import located, own_filter, without_folder
+from crammed.data.preparing.cleaning.own import own_filter
 from crammed.data.preparing.cleaning.personal import masked
 from crammed.data.preparing.cleaning.unicode import normalise
 
@@ -44,7 +48,8 @@ def steps_of(config: CleanConfig) -> Steps:
 
     Raises:
         InputError: the data of `config.downstream` is missing, or cannot be read; or
-            `config.function` is not a function; or a language is unknown.
+            `config.function` is not a function, or `config.entities` no pipeline; or a language is
+            unknown.
     """
     every: list[tuple[str, Step | None]] = [
         ("unicode", normalise if config.unicode else None),
@@ -56,6 +61,7 @@ def steps_of(config: CleanConfig) -> Steps:
         ("c4", by_c4_rules if config.c4 else None),
         ("function", own_filter(config.function) if config.function is not None else None),
         ("downstream", _unless_downstream(config.downstream)),
+        ("entities", entity_step(config.entities) if config.entities is not None else None),
     ]
     return tuple((name, step) for name, step in every if step is not None)
 
@@ -106,17 +112,21 @@ def for_workers(config: CleanConfig) -> CleanConfig:
     """The same, with files that workers find in any folder, and the hash of code that they run.
 
     Raises:
-        InputError: the code cannot be read, or is wrong; or a language is unknown.
+        InputError: the code cannot be read, or is wrong; a language is unknown; or there is no such
+            pipeline.
     """
     steps_of.cache_clear()  # the tasks may have changed
     found: dict[str, Any] = {}
     if config.downstream is not None:
         found["downstream"] = tuple(suite.absolute() for suite in config.downstream)
     if config.function is not None:
-        found["function"] = located(config.function)
+        found["function"] = own.located(config.function)
         own_filter(found["function"])  # now rather than when it is needed
     if config.languages is not None:
         language_filter(config.languages)
+    if config.entities is not None:
+        found["entities"] = entities.located(config.entities)
+        entity_step(found["entities"])
     return config.model_copy(update=found)
 
 
@@ -124,7 +134,9 @@ def settings_of(config: CleanConfig) -> dict[str, Any]:
     """The settings, with what they name on this machine replaced by a hash of its content."""
     settings = config.model_dump(mode="json")
     if config.function is not None:
-        settings["function"] = without_folder(config.function)
+        settings["function"] = own.without_folder(config.function)
+    if config.entities is not None:
+        settings["entities"] = entities.without_folder(config.entities)
     if config.downstream is not None:
         settings["downstream"] = downstream_settings(config.downstream)
     return settings

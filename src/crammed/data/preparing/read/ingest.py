@@ -16,6 +16,7 @@ from typing import Any
 
 from crammed.config import CleanConfig, DataConfig
 from crammed.data import shards
+from crammed.data.preparing.cleaning.entities import found_by
 from crammed.data.preparing.cleaning.language import identified_by
 from crammed.data.preparing.cleaning.steps import settings_of
 from crammed.data.preparing.read import reading_job
@@ -154,6 +155,8 @@ class _Reader:
         self._settings = {k: v for k, v in settings.items() if k not in _LATER_STEPS}
         if data.clean.languages is not None:
             self._settings["languages"] = [*data.clean.languages, identified_by()]
+        if data.clean.entities is not None:
+            self._settings["entities"] = [settings["entities"], found_by()]
         self._clean = data.clean
         self._skips = data.unreadable == "skip"
         self._folder = folder

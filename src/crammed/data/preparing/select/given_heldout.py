@@ -101,7 +101,8 @@ class GivenHeldout:
         """
         parts = [part for source in open_sources(data) for part in source.parts]
         own = data.clean
-        steps = steps_of(CleanConfig(unicode=own.unicode, personal=own.personal))
+        changing = CleanConfig(unicode=own.unicode, personal=own.personal, entities=own.entities)
+        steps = steps_of(changing)
         sizes = Counter[str]()
 
         def lines() -> Iterator[bytes]:
