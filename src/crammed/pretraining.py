@@ -22,6 +22,7 @@ from crammed.export.huggingface import export
 from crammed.files.hashes import json_hash
 from crammed.machine.device import Device, peak_memory
 from crammed.machine.energy import counters_of, metering
+from crammed.model.electra import lasting
 from crammed.model.heldout import RATES, heldout_losses, loss_by_source
 from crammed.model.trained import TrainedModel, check_trained, trained_model
 from crammed.planning.forecast import early_end
@@ -223,7 +224,7 @@ def _training(
         "u": trained.u,
         "charged_seconds": trained.charged_seconds,
         "accounts": trained.accounts,
-        "parameters": sum(each.numel() for each in trained.model.parameters()),
+        "parameters": sum(each.numel() for each in lasting(trained.model).values()),
         "updates": work.updates,
         "rows": work.rows,
         "tokens": work.tokens,

@@ -26,14 +26,14 @@ from crammed.model.encoder import MaskedLM
 from crammed.runs.logs import read_metrics
 from crammed.training.distributed import Group
 from crammed.training.update.build import build
-from crammed.training.update.objectives import OBJECTIVES, Script
+from crammed.training.update.objectives import OBJECTIVES, Script, guessed
 from support.command import crammed
 from support.steps import SPECIALS, rows_of, update_of
 from support.text import MODEL, tiny
 from support.training import train
 
 SCRIPT, CAUSAL = "objective.name=script", "objective.name=causal-first"
-CONTRAST = "objective.name=contrast"
+CONTRAST, ELECTRA = "objective.name=contrast", "objective.name=electra"
 FOURS = (CONTRAST, "objective.rows=4")
 PLAIN = ("model.attention_start=random", "model.embedding_std=null")
 
@@ -108,7 +108,7 @@ def test_guesses_are_as_frequent_as_they_are_probable(cpu: Device) -> None:
     objective = build(tiny("crammed", SCRIPT), 256, SPECIALS, cpu).objective
     assert isinstance(objective, Script)
     logits = torch.tensor([0.0, 2.0, -1.0, -math.inf, 1.0])
-    found = objective._guesses(logits.expand(4000, 5, -1), torch.arange(4000))
+    found = guessed(objective._word, logits.expand(4000, 5, -1), torch.arange(4000))
     shares = found.flatten().bincount(minlength=5) / found.numel()
     torch.testing.assert_close(shares, logits.softmax(-1), rtol=0.0, atol=0.01)
 
@@ -161,7 +161,7 @@ def _mean_of_half(model: MaskedLM, half: torch.Tensor, documents: bool) -> torch
     return torch.cat(hidden).mean(0)
 
 
-@pytest.mark.parametrize("words", [(SCRIPT,), FOURS], ids=" ".join)
+@pytest.mark.parametrize("words", [(SCRIPT,), FOURS, (ELECTRA,)], ids=" ".join)
 def test_flops_of_both_passes_are_counted(cpu: Device, words: tuple[str, ...]) -> None:
     config = tiny("crammed", *words)
     objective = build(config, 256, SPECIALS, cpu).objective
@@ -172,7 +172,7 @@ def test_flops_of_both_passes_are_counted(cpu: Device, words: tuple[str, ...]) -
     assert 3 * forward.get_total_flops() == pytest.approx(counted, rel=0.1)
 
 
-EACH = [((SCRIPT,), 0.25), ((CAUSAL,), 1.0), ((CAUSAL,), 0.25), (FOURS, 0.25)]
+EACH = [((SCRIPT,), 0.25), ((CAUSAL,), 1.0), ((CAUSAL,), 0.25), (FOURS, 0.25), ((ELECTRA,), 0.25)]
 
 
 @pytest.mark.parametrize(("words", "rate"), EACH)
@@ -222,7 +222,7 @@ def _of_topics(seed: int) -> torch.Tensor:
     return 10 + 20 * topics + within + 10 * (torch.arange(32) >= 16)
 
 
-@pytest.mark.parametrize("word", [SCRIPT, CAUSAL, CONTRAST])
+@pytest.mark.parametrize("word", [SCRIPT, CAUSAL, CONTRAST, ELECTRA])
 def test_a_model_learns_by_it(cpu: Device, word: str) -> None:
     config = tiny("crammed", word)
     step = build(config, 256, SPECIALS, cpu)
@@ -247,7 +247,7 @@ def test_an_update_of_contrast_that_does_not_fit_is_refused(
         step.gradients(rows_of(8), update_of(8))
 
 
-@pytest.mark.parametrize("word", ["objective.name=masked", SCRIPT, CONTRAST])
+@pytest.mark.parametrize("word", ["objective.name=masked", SCRIPT, CONTRAST, ELECTRA])
 def test_such_a_run_is_marked_as_outside_the_rules(
     corpus: Corpus, tmp_path: Path, word: str
 ) -> None:
@@ -262,7 +262,7 @@ def test_such_a_run_is_marked_as_outside_the_rules(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("words", "rate"), [*EACH[:2], EACH[-1]])
+@pytest.mark.parametrize(("words", "rate"), [*EACH[:2], *EACH[3:]])
 def test_compiled_updates_are_the_same(cpu: Device, words: tuple[str, ...], rate: float) -> None:
     found = []
     for compiled in (False, True):

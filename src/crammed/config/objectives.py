@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from crammed.config.base import PositiveFloat, Section, Size
+from crammed.config.model import ModelConfig
 from crammed.schedule import OpenFraction
 
 
@@ -48,6 +49,42 @@ class ContrastConfig(Section):
     """Each half is told from those of so many rows in turn, its own among them."""
 
 
+class ElectraConfig(Section):
+    """Masked tokens, and which tokens a smaller model, the generator, has replaced."""
+
+    name: Literal["electra"] = "electra"
+    weight: PositiveFloat = 50.0
+    """Weight of the second part: the mean over all tokens of a cross-entropy of two classes."""
+    generator: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25
+    """Width of the generator for each unit of `model.width`."""
+    masked: Annotated[OpenFraction, Field(gt=0.0)] = 0.25
+    """Share of the chosen tokens that stay masked, for the model itself to predict; the generator
+    replaces the others. Without any, the model would learn no token to fill a gap with."""
+
+    def masks(self, chosen: int) -> int:
+        """How many of a row's chosen tokens stay masked."""
+        return max(1, round(self.masked * chosen))
+
+    def generator_of(self, model: ModelConfig) -> ModelConfig:
+        """The generator of a model: as deep, with the same kind of layers and fewer heads.
+
+        A table of embeddings as wide as the model's can be shared by both.
+        """
+        heads, size = self.generator * model.heads, model.head_dim
+        if heads < 1.0:  # narrower than a head
+            size = max(8, 8 * round(self.generator * model.width / 8))
+        values = {
+            "width": size * max(1, round(heads)),
+            "head_dim": size,
+            "embedding_width": model.embedding_width or model.width,
+            "key_heads": None,
+            "value_embeddings": False,
+            "tied_decoder": True,
+        }
+        return model.model_copy(update=values)
+
+
 Objective = Annotated[
-    MaskedConfig | ScriptConfig | CausalFirstConfig | ContrastConfig, Field(discriminator="name")
+    MaskedConfig | ScriptConfig | CausalFirstConfig | ContrastConfig | ElectraConfig,
+    Field(discriminator="name"),
 ]

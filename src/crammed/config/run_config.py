@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from crammed.config.base import Later, Section
 from crammed.config.corpus import DataConfig, TokenizerConfig
@@ -18,6 +19,7 @@ from crammed.config.model import ModelConfig
 from crammed.config.objectives import (
     CausalFirstConfig,
     ContrastConfig,
+    ElectraConfig,
     MaskedConfig,
     Objective,
 )
@@ -189,7 +191,7 @@ class RunConfig(Section):
                 f"objective.name={name} needs a model from scratch, no train.drop_tokens, no "
                 "train.learned_passes and another loss.name than embedding: leave these out"
             )
-        if name in ("script", "contrast") and train.early_stop is not None:
+        if name in ("script", "contrast", "electra") and train.early_stop is not None:
             raise ValueError(
                 "train.early_stop is a cross-entropy: leave it out with this objective"
             )
@@ -198,6 +200,8 @@ class RunConfig(Section):
                 f"model.mixer={self.model.mixer} mixes the whole row: set objective.name=masked"
             )
 
+        if isinstance(self.objective, ElectraConfig):
+            self._check_electra(self.objective)
         if name == "contrast" and any(length % 2 for length in self.lengths()):
             raise ValueError(
                 "objective.name=contrast halves rows: set data.row_length to an even number, and "
@@ -209,6 +213,29 @@ class RunConfig(Section):
                 "batch.adaptive must not part rows that are compared: set batch.quantum to a "
                 f"multiple of objective.rows={self.rows_compared()}"
             )
+
+    def _check_electra(self, objective: ElectraConfig) -> None:
+        try:
+            ModelConfig.model_validate(dict(objective.generator_of(self.model)))
+        except ValidationError as error:
+            why = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise ValueError(
+                f"objective.generator={objective.generator:g} of model.width={self.model.width} "
+                f"makes no generator ({why}): set another objective.generator"
+            ) from None
+        for rate, length in product(self.masking.rates(), self.lengths()):
+            chosen = max(1, round(rate * length))
+            if objective.masks(chosen) == chosen:
+                raise ValueError(
+                    f"masking {rate:g} of {length} tokens leaves none to replace: raise "
+                    "masking.rate, or lower objective.masked"
+                )
+
+    def generator(self, model: ModelConfig | None = None) -> ModelConfig | None:
+        """What learns beside the model, or beside another one, and replaces tokens; or None."""
+        if not isinstance(self.objective, ElectraConfig):
+            return None
+        return self.objective.generator_of(model or self.model)
 
     def rows_compared(self) -> int:
         """How many rows of an update its loss compares with one another; 1 if none."""

@@ -11,15 +11,17 @@ from functools import lru_cache
 import torch
 
 from crammed.config import ModelConfig, RunConfig
+from crammed.config.objectives import ElectraConfig
 from crammed.model.blocks import Block, Linear
+from crammed.model.electra import model_in_training
 from crammed.model.encoder import MaskedLM, products_of
 
 
 @lru_cache(maxsize=8)
-def outline(config: ModelConfig, vocab_size: int) -> MaskedLM:
-    """The model without storage for its weights."""
+def outline(config: ModelConfig, vocab_size: int, generator: ModelConfig | None = None) -> MaskedLM:
+    """The model without storage for its weights; with a generator, all that is trained."""
     with torch.device("meta"):
-        return MaskedLM(config, vocab_size)
+        return model_in_training(config, vocab_size, generator)
 
 
 @lru_cache(maxsize=256)
@@ -33,9 +35,14 @@ def block_matrix_parameters(config: ModelConfig) -> int:
 
 
 @lru_cache(maxsize=256)
-def parameters(config: ModelConfig, vocab_size: int) -> int:
-    """Number of parameters of the masked language model; the tied decoder counts once."""
-    return sum(parameter.numel() for parameter in outline(config, vocab_size).parameters())
+def parameters(config: ModelConfig, vocab_size: int, generator: ModelConfig | None = None) -> int:
+    """Number of parameters of the masked language model; the tied decoder counts once.
+
+    Args:
+        generator: if given, count all that is trained beside the model as well.
+    """
+    model = outline(config, vocab_size, generator)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def middle(depth: int) -> range:
@@ -114,7 +121,14 @@ def run_flops_per_token(
         model = model.model_copy(update={"layers": layers})
     length, kept = length or config.data.row_length, config.kept(predicted)
     passes = config.train.learned_passes
-    flops = train_flops_per_token(model, vocab_size, length, predicted, kept, passes)
+    own, objective = predicted, config.objective
+    if isinstance(objective, ElectraConfig):
+        own = objective.masks(predicted)
+    flops = train_flops_per_token(model, vocab_size, length, own, kept, passes)
+    if isinstance(objective, ElectraConfig):  # a generator, and a detector of every token
+        generator = objective.generator_of(model)
+        flops += train_flops_per_token(generator, vocab_size, length, predicted)
+        flops += 6.0 * model.width * (model.width + 1)
     if config.objective.name == "script":  # once more, with logits for every token
         flops += train_flops_per_token(model, vocab_size, length, length)
     if config.rows_compared() > 1:  # once more, each half by itself

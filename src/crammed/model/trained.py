@@ -21,6 +21,7 @@ from crammed.files.folders import new_folder
 from crammed.files.hashes import HASHES, damage, write_hashes
 from crammed.files.regular import read_text
 from crammed.files.writing import read_json, write_json
+from crammed.model.electra import lasting
 from crammed.model.encoder import MaskedLM
 from crammed.model.tensors import misfit, read_tensors
 
@@ -86,7 +87,7 @@ def trained_model(
     model: MaskedLM, config: ModelConfig, row_length: int, tok: Tokenizer
 ) -> TrainedModel:
     """The `TrainedModel` of a model in memory, with its weights on the CPU."""
-    weights = {n: p.detach().cpu().contiguous() for n, p in model.named_parameters()}
+    weights = {n: p.detach().cpu().contiguous() for n, p in lasting(model).items()}
     return TrainedModel(config, model.encoder.tokens.num_embeddings, row_length, tok, weights)
 
 

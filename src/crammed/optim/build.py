@@ -126,27 +126,33 @@ def optimizer_of(parameters: Parameters, config: OptimConfig) -> Optimizers:
 
 
 def update_flops(
-    model: ModelConfig, vocab_size: int, optimizer: OptimConfig, layers: int | None = None
+    model: ModelConfig,
+    vocab_size: int,
+    optimizer: OptimConfig,
+    layers: int | None = None,
+    generator: ModelConfig | None = None,
 ) -> int:
     """FLOPs of the matrix products of an update itself, after its gradients.
 
     Args:
         layers: how many layers are in use; None for all.
+        generator: the model's; None if it has none.
 
     Raises:
         InputError: the optimizer of another library is missing or cannot be used.
     """
-    model = model.model_copy(update={"layers": layers or model.layers})
+    used = {"layers": layers or model.layers}
+    model = model.model_copy(update=used)
+    generator = generator and generator.model_copy(update=used)
     if optimizer.name == "library":
-        return library.library_flops(model, vocab_size, optimizer)
-    return _muon_flops(model) if optimizer.name == "muon" else 0
+        return library.library_flops(model, vocab_size, optimizer, generator)
+    return _muon_flops(model, generator) if optimizer.name == "muon" else 0
 
 
 @lru_cache(maxsize=64)
-def _muon_flops(model: ModelConfig) -> int:
-    shapes = (
-        (matrices, *product.weight.shape) for _, product, matrices in products_of(outline(model, 1))
-    )
+def _muon_flops(model: ModelConfig, generator: ModelConfig | None) -> int:
+    products = products_of(outline(model, 1, generator))
+    shapes = ((matrices, *product.weight.shape) for _, product, matrices in products)
     return sum(n * muon.orthogonalisation_flops(rows // n, columns) for n, rows, columns in shapes)
 
 

@@ -202,19 +202,26 @@ def _refusal(config: LibraryConfig, error: Exception) -> InputError:
     )
 
 
-def library_flops(model: ModelConfig, vocab_size: int, config: LibraryConfig) -> int:
+def library_flops(
+    model: ModelConfig, vocab_size: int, config: LibraryConfig, generator: ModelConfig | None = None
+) -> int:
     """FLOPs of the matrix products of one of its updates, counted without computing them.
+
+    Args:
+        generator: the model's; None if it has none.
 
     Raises:
         InputError: the library is missing, or the optimizer cannot be used.
     """
-    return _library_flops(model, vocab_size, config.model_dump_json())
+    return _library_flops(model, vocab_size, config.model_dump_json(), generator)
 
 
 @lru_cache(maxsize=64)
-def _library_flops(model: ModelConfig, vocab_size: int, config: str) -> int:
+def _library_flops(
+    model: ModelConfig, vocab_size: int, config: str, generator: ModelConfig | None
+) -> int:
     chosen = LibraryConfig.model_validate_json(config)
-    named = dict(outline(model, vocab_size).named_parameters())
+    named = dict(outline(model, vocab_size, generator).named_parameters())
     optimizer = Library(Parameters(named, frozenset(named), {}, {}), chosen)
     for _ in range(COUNTED):
         for parameter in named.values():

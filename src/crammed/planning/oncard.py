@@ -24,8 +24,8 @@ from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
 from crammed.machine.cards import GIB, Card
 from crammed.machine.device import Device
-from crammed.model.count import parameters, train_flops_per_token
-from crammed.model.encoder import MaskedLM
+from crammed.model.count import parameters, run_flops_per_token, train_flops_per_token
+from crammed.model.electra import model_in_training
 from crammed.model.traffic import attention_bytes, attention_flops, traffic
 from crammed.optim.muon import orthogonalisation_flops
 from crammed.planning.parts import FIRST_IDS, PartTimes
@@ -79,7 +79,7 @@ def counted_speed(config: RunConfig, vocab_size: int, card: Card) -> PartTimes:
     """
     step = _fitted(config, vocab_size, card)
     rows = min(step.microbatch_rows, config.batch.rows)
-    size = parameters(config.model, vocab_size)
+    size = parameters(config.model, vocab_size, config.generator())
     held = bytes_per_parameter(config) * size + step.leaves.cast_bytes
     most = card.memory - RESERVED
     while (memory := held + _taken(step, rows)) > most and rows > 1:
@@ -124,7 +124,8 @@ def _microbatch_seconds(
     model, length = config.model, config.data.row_length
     tokens, predicted = rows * length, predicted_positions(config.masking.rate, length)
     of_attention = attention_flops(model, tokens, length)
-    products = tokens * train_flops_per_token(model, vocab_size, length, predicted) - of_attention
+    once = train_flops_per_token(model, vocab_size, length, predicted)
+    products = tokens * once - of_attention
     bandwidth = BANDWIDTH * card.bandwidth
     moved = sum(traffic(model, vocab_size, tokens, rows * predicted, 2, 2).values())
     seconds = products / (PRODUCTS * card.peak) + moved / bandwidth
@@ -133,7 +134,7 @@ def _microbatch_seconds(
     )
     launches = MICROBATCH_LAUNCHES + LAYER_LAUNCHES * model.depth
     seconds = max(seconds, launches * LAUNCH) * (RECOMPUTED if recomputes else 1.0)
-    return config.passes_per_update() * seconds
+    return seconds * run_flops_per_token(config, vocab_size, predicted) / once
 
 
 def _fitted(config: RunConfig, vocab_size: int, card: Card) -> TrainStep:
@@ -141,7 +142,7 @@ def _fitted(config: RunConfig, vocab_size: int, card: Card) -> TrainStep:
     device, free = _device(config.compute, card), card.memory - RESERVED
     refuse_larger(config, vocab_size, free, f"the {card.name}, less 1 GiB for CUDA,")
     with torch.device("meta"):
-        model = MaskedLM(config.model, vocab_size)
+        model = model_in_training(config.model, vocab_size, config.generator())
     step = step_of(model, config, FIRST_IDS, device)
     if device.fits_microbatch:
         weights = sum(each.nbytes for each in step.parameters) + step.leaves.cast_bytes

@@ -158,7 +158,7 @@ class Planner:
         length = config.data.row_length // pieces
         predicted = predicted_positions(rate, length)
         per_token = run_flops_per_token(config, self._vocab_size, predicted, layers, length, number)
-        own = update_flops(config.model, self._vocab_size, config.optim, layers)
+        own = update_flops(config.model, self._vocab_size, config.optim, layers, config.generator())
         return Work(1, rows, tokens, per_token * tokens + own)
 
     def nothing_fits(self) -> InputError:

@@ -111,5 +111,5 @@ def _of_gradients(config: RunConfig) -> float:
 def _of_update(config: RunConfig) -> float:
     """FLOPs of an update, as budgets count them."""
     return _of_gradients(config) + update_flops(
-        config.model, config.tokenizer.vocab_size, config.optim
+        config.model, config.tokenizer.vocab_size, config.optim, generator=config.generator()
     )

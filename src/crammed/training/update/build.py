@@ -12,6 +12,8 @@ from crammed.data.statistics import log_frequencies
 from crammed.data.tokenization.tokenizer import Specials, begins_word
 from crammed.keys import key
 from crammed.machine.device import Device
+from crammed.model.attention import look_at_neighbours
+from crammed.model.electra import encoders_of, model_in_training
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.model.matrices import start_matrices
 from crammed.optim.build import build_optimizer
@@ -23,11 +25,14 @@ from crammed.training.update.step import TrainStep
 
 def new_model(config: RunConfig, vocab_size: int, device: torch.device) -> MaskedLM:
     """The untrained model; its weights depend only on the seed and the model's configuration."""
-    model = MaskedLM(config.model, vocab_size)
+    model = model_in_training(config.model, vocab_size, config.generator())
     generator = torch.Generator().manual_seed(key(config.seed, "initialise"))
     std, zero = config.model.init_std, config.model.zero_outputs
-    initialise(model, std, generator, zero_outputs=zero, attention=config.model.attention_start)
-    start_matrices(model, config.model)
+    initialise(model, std, generator, zero_outputs=zero)
+    for encoder in encoders_of(model):
+        if (attention := config.model.attention_start) != "random":
+            look_at_neighbours(encoder, first_only=attention == "neighbours-first")
+        start_matrices(encoder, encoder.config)
     if config.model.embedding_std is not None:
         with torch.no_grad():
             model.encoder.tokens.weight.mul_(config.model.embedding_std / std)
@@ -70,8 +75,8 @@ def step_of(
     """
     objective = OBJECTIVES[config.objective.name](model, config, specials, device, begins)
     optimizer = build_optimizer(model, config.optim)
-    encoders, rises = [model.encoder, objective.copy.encoder], config.train.layer_drop_rises
-    growth = Growth(encoders, optimizer, config.layers_at(0.0), rises=rises)
+    both, rises = (encoders_of(model), encoders_of(objective.copy)), config.train.layer_drop_rises
+    growth = Growth(*both, optimizer, config.layers_at(0.0), rises=rises)
     return TrainStep(model, objective, optimizer, config, device, growth)
 
 
@@ -101,7 +106,9 @@ def build_for(config: RunConfig, corpus: Corpus, device: Device) -> TrainStep:
     specials, begins = Specials.of(corpus.tokenizer), word_beginnings(config, corpus, device.torch)
     step = build(config, corpus.vocab_size, specials, device, begins)
     if config.model.decoder_bias_start == "log-frequency":
-        bias = step.model.get_parameter("decoder_bias")
+        start = torch.from_numpy(log_frequencies(corpus.token_counts()))
         with torch.no_grad():
-            bias.copy_(torch.from_numpy(log_frequencies(corpus.token_counts())))
+            for name, parameter in step.model.named_parameters():
+                if name.endswith("decoder_bias"):
+                    parameter.copy_(start)
     return step

@@ -11,6 +11,7 @@ import copy
 from collections.abc import Iterable, Sequence
 
 import torch
+from torch import nn
 
 from crammed.model.encoder import Encoder
 from crammed.model.layer import Layer
@@ -18,10 +19,11 @@ from crammed.optim.build import Optimizers
 
 
 class Growth:
-    """The layers in use, of an encoder and of its copies that share the parameters.
+    """The layers in use, of encoders and of their copies that share the parameters.
 
     Args:
-        encoders: these encoders; none for a model of another library.
+        encoders: as deep as each other; none for a model of another library.
+        copies: their copies.
         layers: how many are in use at first.
         rises: whether the share of dropped layers changes, in proportion to their depth.
 
@@ -33,20 +35,22 @@ class Growth:
     def __init__(
         self,
         encoders: Sequence[Encoder] = (),
+        copies: Sequence[Encoder] = (),
         optimizer: Optimizers | None = None,
         layers: int = 1,
         *,
         rises: bool = False,
     ) -> None:
         self._encoders, self._optimizer = encoders, optimizer
-        self._drops = _rising(encoders) if rises else []
+        self._all = [*encoders, *copies]
+        self._drops = _rising(self._all) if rises else []
         self.grows = any(layers < len(encoder.layers) for encoder in encoders)
         self.use(layers)
 
     def use(self, layers: int) -> None:
         """Use so many layers, with the weights that they have."""
         self.layers = layers
-        for encoder in self._encoders:
+        for encoder in self._all:
             encoder.depth = layers
 
     def depths(self) -> Iterable[int]:
@@ -63,14 +67,17 @@ class Growth:
         What a layer has that the one below lacks, such as a norm in front of it, stays as it began.
         """
         while self._encoders and layers is not None and self.layers < layers:
-            stack = self._encoders[0].layers
-            for lower, upper in zip(stack, stack[self.layers : 2 * self.layers], strict=False):
-                theirs = dict(lower.named_parameters())
-                for name, parameter in upper.named_parameters():
-                    source = theirs.get(name, parameter)
-                    parameter.copy_(source)
-                    self._copy_state(source, parameter)
+            for encoder in self._encoders:
+                self._double(encoder.layers)
             self.use(2 * self.layers)
+
+    def _double(self, stack: nn.ModuleList) -> None:
+        for lower, upper in zip(stack, stack[self.layers : 2 * self.layers], strict=False):
+            theirs = dict(lower.named_parameters())
+            for name, parameter in upper.named_parameters():
+                source = theirs.get(name, parameter)
+                parameter.copy_(source)
+                self._copy_state(source, parameter)
 
     def drop(self, share: float) -> None:
         """Drop layers as often as this share of the configuration's."""

@@ -90,7 +90,7 @@ def refuse_larger(config: RunConfig, vocab_size: int, most: int | None, what: st
     Raises:
         InputError: they do.
     """
-    size = parameters(config.model, vocab_size)
+    size = parameters(config.model, vocab_size, config.generator())
     held = bytes_per_parameter(config) * size
     if most is not None and held > most:
         raise InputError(

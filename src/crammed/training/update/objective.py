@@ -16,6 +16,7 @@ from crammed.data.masking import Beginnings, MaskedRows, Masker, predicted_posit
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.kernels.linear_cross_entropy import linear_cross_entropy
 from crammed.machine.device import Device
+from crammed.model.electra import encoders_of
 from crammed.model.encoder import MaskedLM
 from crammed.model.layer import picked
 from crammed.training.update.float8 import check_widths
@@ -84,7 +85,8 @@ class MaskedTokens:
         self.reorders = reorders(device)
         self.copy = training_copy(model, device.dtype, fp8=device.fp8, regional=device.regional)
         for length in config.lengths():
-            self.copy.encoder.keep_tables(length)
+            for encoder in encoders_of(self.copy):
+                encoder.keep_tables(length)
         self.leaves = Leaves(self.copy, decoder=self.reorders)
         self._by_document = config.train.attention == "document"
         self._sep = specials.sep
@@ -131,8 +133,11 @@ class MaskedTokens:
 
     def _loss_of(self, masked: MaskedRows, attended: Tensor | None, numbers: Tensor) -> Tensor:
         """The summed loss of some predictions."""
-        hidden = self._hidden(masked, attended, numbers)
-        labels, model = masked.labels.flatten(), self.copy
+        return self._loss_at(self._hidden(masked, attended, numbers), masked.labels)
+
+    def _loss_at(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        """The summed loss of the predictions from hidden states [B, N, D] of labels [B, N]."""
+        labels, model = labels.flatten(), self.copy
         if self._in_place:
             head = (model.table(), model.decoder_bias)
             return linear_cross_entropy(model.read(hidden).flatten(0, 1), *head, labels)

@@ -10,10 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crammed.config import RunConfig
-from crammed.config.objectives import ContrastConfig, ScriptConfig
+from crammed.config.objectives import ContrastConfig, ElectraConfig, ScriptConfig
 from crammed.data.masking import MaskedRows, keyed_bits
 from crammed.keys import key
+from crammed.model.electra import Electra
 from crammed.model.encoder import MaskedLM
+from crammed.model.layer import picked
 from crammed.training.update.losses import summed_loss
 from crammed.training.update.objective import MaskedTokens
 
@@ -59,7 +61,8 @@ class Script(MaskedTokens):
         hidden = self._hidden(masked, attended, numbers)
         logits = self.copy.decode(hidden, self.leaves.decoder).float()
         loss = summed_loss(logits.flatten(0, 1), masked.labels.flatten(), self._config)
-        filled = rows.scatter(1, masked.positions, self._guesses(logits.detach(), numbers))
+        guesses = guessed(self._word, logits.detach(), numbers)
+        filled = rows.scatter(1, masked.positions, guesses)
         every = self.copy.decode(self.copy.encoder(filled, attended), self.leaves.decoder)
         replaced = every.float().logsumexp(-1) - math.log(every.shape[-1])
         criticism = F.binary_cross_entropy_with_logits(
@@ -67,11 +70,63 @@ class Script(MaskedTokens):
         )
         return loss + config.weight * (count / rows.shape[1]) * criticism
 
-    def _guesses(self, logits: Tensor, numbers: Tensor) -> Tensor:
-        """Tokens [B, N] drawn from the predictions [B, N, V], by the number of the row."""
-        drawn = keyed_bits(self._word, numbers, logits.shape[1])[..., None].to(logits.dtype) / 2**32
-        below = logits.softmax(-1).cumsum(-1) <= drawn
-        return below.sum(-1).clamp(max=logits.shape[-1] - 1)
+
+def guessed(word: Tensor, logits: Tensor, numbers: Tensor) -> Tensor:
+    """Tokens [B, N] drawn from the predictions [B, N, V], by the number of the row.
+
+    Args:
+        word: as in `keyed_bits`.
+    """
+    drawn = keyed_bits(word, numbers, logits.shape[1])[..., None].to(logits.dtype) / 2**32
+    below = logits.softmax(-1).cumsum(-1) <= drawn
+    return below.sum(-1).clamp(max=logits.shape[-1] - 1)
+
+
+class Replaced(MaskedTokens):
+    """Finds the tokens that a generator has replaced (ELECTRA; Clark et al. 2020).
+
+    The generator, a smaller model, predicts masked tokens, and its guesses take their place. A
+    guess that is right has replaced nothing, and no gradients flow through a guess. A share of the
+    tokens stays masked, and the model predicts these itself: so it can fill gaps, and the held-out
+    loss is its own.
+    """
+
+    def __init__(self, model: MaskedLM, config: RunConfig, *others: Any) -> None:
+        super().__init__(model, config, *others)
+        device = model.encoder.tokens.weight.device
+        self._word = torch.tensor(key(config.seed, "generator"), device=device)
+
+    def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
+        """The summed losses; that of all tokens counts as one of as many predictions as masks."""
+        config, model = self._config.objective, self.copy
+        assert isinstance(config, ElectraConfig)
+        assert isinstance(model, Electra)
+        masked, attended = self._mask(rows, numbers, count), self._attended(rows)
+        places, left = masked.positions, config.masks(count)
+        logits = self._generated(model.generator, masked, attended)
+        generation = summed_loss(logits.flatten(0, 1), masked.labels.flatten(), self._config)
+        guesses = guessed(self._word, logits.detach(), numbers)
+        filled = masked.ids.scatter(1, places[:, left:], guesses[:, left:])
+        hidden = model.encoder(filled, attended)
+        own = self._loss_at(picked(hidden, places[:, :left]), masked.labels[:, :left])
+        found = F.binary_cross_entropy_with_logits(
+            model.detector(hidden).float(), (filled != rows).float(), reduction="none"
+        )
+        found = found.scatter(1, places[:, :left], 0.0).sum()
+        weight = config.weight * count / (rows.shape[1] - left)
+        return generation + own + weight * found
+
+    def _generated(
+        self, generator: MaskedLM, masked: MaskedRows, attended: Tensor | None
+    ) -> Tensor:
+        """The generator's logits [B, N, V]."""
+        places = masked.positions
+        if self.reorders:
+            hidden = generator.encoder(masked.ids, attended, positions=places)
+        else:
+            hidden = picked(generator.encoder(masked.ids, attended), places)
+        shared = self.leaves.decoder if self.copy.output is None else None
+        return generator.decode(hidden, shared).float()
 
 
 class Contrast(MaskedTokens):
@@ -122,5 +177,6 @@ OBJECTIVES: dict[str, type[MaskedTokens]] = {
     "script": Script,
     "causal-first": CausalFirst,
     "contrast": Contrast,
+    "electra": Replaced,
 }
 """The values of `objective.name`."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from crammed.model.blocks import Linear
+from crammed.model.electra import encoders_of
 from crammed.model.encoder import MaskedLM, products_of
 from crammed.model.layer import Layer
 from crammed.training.update.float8 import Float8Linear, Float8Scales
@@ -31,14 +32,16 @@ def training_copy(
     """
     shared = {id(parameter): parameter for parameter in model.parameters()}
     made = copy.deepcopy(model, shared).train()
-    made.encoder.compute_dtype = dtype
+    for encoder in encoders_of(made):
+        encoder.compute_dtype = dtype
     if fp8:
         for product in products_of(made):
             Float8Linear.take_over(product.linear)
     if regional:
         from crammed.training.update.regions import RegionalEncoder  # slow: it loads the compiler
 
-        RegionalEncoder.take_over(made.encoder)
+        for encoder in encoders_of(made):
+            RegionalEncoder.take_over(encoder)
     return made
 
 
@@ -79,10 +82,12 @@ class Leaves:
             return self._casts[-1][0]
 
         if isinstance(trained, MaskedLM) and dtype is not None and dtype.itemsize == 2:
-            encoder = trained.encoder
-            again = set(encoder.layers.modules()) if encoder.config.passes > 1 else set()
-            if encoder.widen is not None:  # it computes in float32 first, and in 16 bits at the end
+            again: set[nn.Module | None] = set()
+            for encoder in encoders_of(trained):
+                # It computes in float32 first, and in 16 bits at the end.
                 again.add(encoder.widen)
+                if encoder.config.passes > 1:
+                    again |= set(encoder.layers.modules())
             for module in trained.modules():
                 if isinstance(module, Linear) and module not in again:
                     for name, parameter in list(module.named_parameters(recurse=False)):
