@@ -24,7 +24,7 @@ from crammed.study.spec.arms import Study, load_study
 from crammed.study.spec.corpora import Corpora
 from crammed.terminal.progress import SILENT
 from support.study import run_of, write_study
-from support.text import MODEL
+from support.text import MODEL, tiny
 
 TEN = Budget.parse("10s")
 BASE = ["crammed", *MODEL, "optim.name=adamw", "batch.rows=8"]
@@ -103,6 +103,11 @@ def test_a_study_goes_on_with_the_budgets_it_began_with(
     assert again.paces["muon"].seconds_per_update == pytest.approx(gradients / 1e9)
     assert again.paces["plain"] == first.paces["plain"] == read_result(out).paces["plain"]
     assert equal_text(again) == "equal time, measured while other work ran"
+
+
+@pytest.mark.parametrize("word", ["objective.name=electra", "loss.name=focal", "train.average=0.9"])
+def test_arms_that_differ_in_what_an_update_computes_are_timed_by_themselves(word: str) -> None:
+    assert seconds._kind(tiny("crammed")) != seconds._kind(tiny("crammed", word))
 
 
 def test_other_budgets_and_studies_by_the_clock_stay_as_they_are(

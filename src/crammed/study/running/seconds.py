@@ -98,7 +98,8 @@ def _side_by_side(configs: Mapping[str, RunConfig], progress: Progress) -> dict[
 
 def _kind(config: RunConfig) -> str:
     """A hash of all settings that may change how long an update takes."""
-    values = config.model_dump(mode="json", include={"model", "compute", "tokenizer", "batch"})
+    sections = {"model", "compute", "tokenizer", "batch", "objective", "loss", "train"}
+    values = config.model_dump(mode="json", include=sections)
     optim = config.optim.kind, config.optim.clip is None
     return json_hash([values, optim, config.masking.rate, config.data.row_length])
 
