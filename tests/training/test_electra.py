@@ -192,6 +192,13 @@ def test_held_out_losses_are_those_of_the_model(cpu: Device) -> None:
     assert torch.equal(model(rows_of(2)), alone(rows_of(2)))
 
 
+def test_it_is_compiled_without_a_break(cpu: Device) -> None:
+    objective = build(tiny("crammed", ELECTRA), 256, SPECIALS, cpu).objective
+    whole = torch.compile(objective.loss, fullgraph=True, dynamic=False, backend="eager")
+    given = rows_of(4), torch.arange(4), 8
+    torch.testing.assert_close(whole(*given), objective.loss(*given))
+
+
 def test_it_learns_to_tell_what_was_replaced(cpu: Device) -> None:
     """Rows count upwards, so a wrong token can be told from its neighbours."""
     config = tiny("crammed", ELECTRA, "optim.lr=3e-3", "model.embedding_start=random")
