@@ -7,12 +7,13 @@ file and, if possible, the line or row.
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Protocol
 
 from crammed.config import TextDocuments
@@ -120,22 +121,39 @@ class DocumentReader(Protocol):
     ) -> Iterator[str]: ...
 
 
-def format_of(path: Path) -> str | None:
+def format_of(path: str | PurePath) -> str | None:
     """The key of `READERS` that reads this file (``a.jsonl.zst`` -> ``.jsonl``), or None."""
-    inner = path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path
-    suffix = inner.suffix.lower()
+    inner, suffix = split_suffix(path)
+    is_compressed = suffix.lower() in COMPRESSIONS
+    if is_compressed:
+        suffix = split_suffix(inner)[1]
+    suffix = suffix.lower()
     suffix = _OTHER_SUFFIXES.get(suffix, suffix)
-    if suffix in BINARY and inner != path and suffix != ".tar":
+    if suffix in BINARY and is_compressed and suffix != ".tar":
         return None  # compressed internally, never as a whole
     return sys.intern(suffix) if suffix in READERS else None  # one string for all files
 
 
-def has_suffix(path: Path) -> bool:
+def split_suffix(path: str | PurePath) -> tuple[str, str]:
+    """The name of a file without its last suffix, and that suffix or an empty string."""
+    name = os.path.basename(path)
+    at = name.rfind(".")
+    return (name[:at], name[at:]) if 0 < at < len(name) - 1 else (name, "")
+
+
+def kind_of(path: str | PurePath) -> str:
+    """How a file of an unknown format is counted: by its suffix, or by its name without one."""
+    name, suffix = split_suffix(path)
+    return printable(suffix or name)
+
+
+def has_suffix(path: str | PurePath) -> bool:
     """Whether a file's name says what it is, or might do so."""
-    return path.suffix.lower() not in ("", *COMPRESSIONS) or path.with_suffix("").suffix != ""
+    inner, suffix = split_suffix(path)
+    return suffix.lower() not in ("", *COMPRESSIONS) or split_suffix(inner)[1] != ""
 
 
-def is_about_data(path: Path, format: str) -> bool:
+def is_about_data(path: str | PurePath, format: str) -> bool:
     """Whether a file beside records describes them, such as README.md and LICENSE."""
     return format in (".md", ".rst", ".html") or (format == ".txt" and not has_suffix(path))
 
@@ -225,12 +243,12 @@ def _read_members(
     lacking: NoField | None = None  # of the first JSON file without the field of text
     without_field = ""
     for member in members(file, archive, faults):
-        path, shown = Path(member.name), printable(member.name)
-        inner = File(path, f"{file.shown}/{shown}", member.stream)
+        shown = printable(member.name)
+        inner = File(Path(member.name), f"{file.shown}/{shown}", member.stream)
         try:
             format, head = _format_of_member(inner)
             if format is None:
-                faults.ignored[printable(path.suffix or path.name)] += 1
+                faults.ignored[kind_of(member.name)] += 1
                 continue
             read = True
             if format in BINARY:
@@ -240,7 +258,7 @@ def _read_members(
                 without_field = without_field or f".json without the field of text, such as {shown}"
                 faults.ignored[without_field] += 1
                 continue
-            has_text |= not is_about_data(path, format)
+            has_text |= not is_about_data(member.name, format)
             own = options
             if format == ".txt" and options.documents == "auto":
                 own = replace(options, documents="file" if member.bytes < SMALL else "blank-line")

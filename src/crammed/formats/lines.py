@@ -20,7 +20,14 @@ import pyarrow as pa
 
 from crammed.errors import InputError
 from crammed.files.regular import ordinary
-from crammed.formats.streams import BUFFER, Tap, as_utf8, decompressed, with_line_feeds
+from crammed.formats.streams import (
+    BUFFER,
+    Tap,
+    as_utf8,
+    decompressed,
+    is_stored_as_read,
+    with_line_feeds,
+)
 
 LARGEST = 1 << 26
 """Bytes in a line and characters in a document at most, so that none fills the memory."""
@@ -73,10 +80,15 @@ class File:
     shown: str
     stream: io.BufferedReader | None = field(default=None, compare=False, repr=False)
     """The content of a file in an archive, which can be read only once."""
+    content: bytes | None = field(default=None, compare=False, repr=False)
+    """The content, as stored, of a small file that has been read."""
 
 
 def printable(path: str | PurePath) -> str:
     r"""A path for a message, with bytes that are not UTF-8 and control characters as ``\xNN``."""
+    text = os.fspath(path)
+    if text.isascii() and text.isprintable():  # as most are, and there may be millions
+        return text
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(c if c >= " " and c != "\x7f" else f"\\x{ord(c):02x}" for c in text)
 
@@ -130,6 +142,9 @@ def open_stored(file: File) -> Iterator[io.RawIOBase]:
     if file.stream is not None:
         yield file.stream  # type: ignore[misc]  # has what is needed of a raw stream
         return
+    if file.content is not None:
+        yield io.BytesIO(file.content)  # type: ignore[misc]
+        return
     with open(file.path, "rb", 0) as raw:
         yield raw
 
@@ -162,6 +177,9 @@ def open_lines(
         plain: whether a carriage return also ends a line if others end with a line feed, as in
             plain text.
     """
+    if file.content is not None and is_stored_as_read(file.content, file.path.suffix.lower()):
+        yield io.BufferedReader(io.BytesIO(file.content), BUFFER)
+        return
     with open_bytes(file, taps) as stream:
         yield with_line_feeds(as_utf8(stream), always=plain)
 

@@ -33,6 +33,9 @@ _WIDE = {
     b"\xfe\xff": "utf-16",
 }
 """Byte order marks of encodings other than UTF-8; the longer ones first."""
+_TRANSLATED = re.compile(
+    b"|".join([*(form.pattern for form in _BEGINNINGS.values()), *map(re.escape, _WIDE)])
+)
 _ALONE = re.compile(rb"\r(?!\n)")
 
 
@@ -82,6 +85,11 @@ def decompressed(source: io.RawIOBase, suffix: str) -> Any:
         return pa.input_stream(buffered, compression="zstd")
     openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
     return openers[suffix](buffered, "rb")
+
+
+def is_stored_as_read(content: bytes, suffix: str) -> bool:
+    """Whether none of the streams here would change anything about a file's content."""
+    return suffix not in COMPRESSIONS and b"\r" not in content and not _TRANSLATED.match(content)
 
 
 def as_utf8(stream: io.BufferedReader) -> io.BufferedReader:

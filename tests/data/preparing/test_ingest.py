@@ -16,13 +16,14 @@ from crammed.data import shards
 from crammed.data.preparing.read import cleaning_job, reading_job
 from crammed.data.preparing.read.cleaned import CleanedText
 from crammed.data.preparing.read.ingest import read_and_clean
+from crammed.data.preparing.read.part import FilePart, SourceChanged
 from crammed.data.preparing.read.reading_job import (
     BlockJob,
     ReadJob,
     cut_by_characters,
     fingerprints,
 )
-from crammed.data.preparing.read.source import FilePart, SourceChanged, open_sources
+from crammed.data.preparing.read.source import open_sources
 from crammed.errors import InputError
 from crammed.machine.engine import Engine, Item, Result
 from crammed.terminal.progress import SILENT

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import io
 import json
 import os
@@ -16,8 +17,11 @@ import pytest
 from crammed.config import DataConfig
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.read import python_docs, source
+from crammed.data.preparing.read.part import FilePart, Part
 from crammed.data.preparing.read.source import describe_reading, open_sources
 from crammed.errors import InputError
+from crammed.formats.documents import BINARY
+from crammed.formats.plain import SMALL
 from support.samples import (
     COMPRESS,
     FORMATS,
@@ -330,6 +334,57 @@ def test_parts_travel_to_workers_and_know_their_content(
     (tmp_path / "a.txt").write_text("y")
     assert again.fingerprint() != fingerprint
     pickle.dumps(python_docs.PythonDocs())
+
+
+STORED = {
+    "plain": ("a.txt", "One é\n\n  two\n\n".encode()),
+    "carriage returns": ("a.txt", b"one\rtwo\r\nthree\r"),
+    "mark": ("a.txt", b"\xef\xbb\xbfone\n"),
+    "another encoding": ("a.txt", "one\ntwo".encode("utf-16")),
+    "not UTF-8": ("a.txt", b"one\ntwo \xff\n"),
+    "binary": ("a.txt", b"one\n\0\n"),
+    "line feeds alone": ("a.txt", b"\n\n"),
+    **{f"text{suffix}": (f"a.txt{suffix}", pack(b"one\n")) for suffix, pack in COMPRESS.items()},
+    "packed under a plain name": ("a.txt", gzip.compress(b"one\n")),
+    "damaged": ("a.txt.gz", gzip.compress(b"one\n" * 9)[:-9]),
+    **{suffix: (f"a{suffix}", write([{"text": "one"}])) for suffix, write in FORMATS.items()},
+    "array": ("a.json", b'\xef\xbb\xbf\n[{"text": "one"},\n {"text": "two"}]'),
+    "markup": ("a.md", b"# one\r\ntwo"),
+}
+
+
+@pytest.mark.parametrize("documents", ["file", "line"])
+@pytest.mark.parametrize("kind", STORED)
+def test_a_small_file_that_was_loaded_reads_as_from_the_disk(
+    tmp_path: Path, kind: str, documents: str
+) -> None:
+    name, content = STORED[kind]
+    (tmp_path / name).write_bytes(content)
+
+    def texts(part: Part) -> tuple[list[str], str]:
+        found: list[str] = []
+        try:
+            found.extend(part.documents())
+        except InputError as error:
+            return found, str(error)
+        return found, ""
+
+    (part,) = opened(tmp_path, documents=documents).parts
+    assert isinstance(part, FilePart)
+    expected, fingerprint = texts(part), part.fingerprint()
+    loaded = part.loaded()
+    assert (loaded is part) == (part.format in BINARY)
+    if loaded is not part:
+        (tmp_path / name).unlink()
+    assert texts(loaded) == expected
+    assert loaded.fingerprint() == fingerprint
+
+
+def test_a_file_that_is_not_small_is_not_loaded(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"x" * SMALL)
+    (part,) = opened(tmp_path).parts
+    assert isinstance(part, FilePart)
+    assert part.loaded() is part
 
 
 def test_missing_empty_and_unknown(tmp_path: Path) -> None:

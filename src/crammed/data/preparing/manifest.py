@@ -21,8 +21,9 @@ from crammed.data.preparing.cleaning.language import identified_by
 from crammed.data.preparing.cleaning.steps import settings_of
 from crammed.data.preparing.pack.packing_job import Packed
 from crammed.data.preparing.read.cleaned import MOST_SAMPLES, CleanedText
+from crammed.data.preparing.read.part import Part
 from crammed.data.preparing.read.reading_job import fingerprints
-from crammed.data.preparing.read.source import Part, open_sources
+from crammed.data.preparing.read.source import open_sources
 from crammed.data.preparing.select.given_heldout import GivenHeldout
 from crammed.data.preparing.select.mixing import Mixed
 from crammed.data.samples import Sample, first_of_each_step

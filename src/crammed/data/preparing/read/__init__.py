@@ -1,6 +1,7 @@
 """From sources to cleaned text, cut into shards.
 
 source        opens what `data.sources` names
+part          a file, or whatever else is read in one go
 search        finds the files of a folder or a glob
 fetching      copies files from addresses to this machine
 python_docs   the documentation of this Python installation

@@ -21,6 +21,7 @@ from crammed.data.preparing.cleaning.language import identified_by
 from crammed.data.preparing.cleaning.steps import settings_of
 from crammed.data.preparing.read import reading_job
 from crammed.data.preparing.read.cleaned import CleanedText, ReadBlocks
+from crammed.data.preparing.read.part import FilePart, Part, SourceChanged
 from crammed.data.preparing.read.reading_job import (
     BlockJob,
     Failure,
@@ -33,7 +34,7 @@ from crammed.data.preparing.read.reading_job import (
     write_mark,
 )
 from crammed.data.preparing.read.room import check_room, text_bytes, written
-from crammed.data.preparing.read.source import FilePart, Part, Source, SourceChanged, ignored_files
+from crammed.data.preparing.read.source import Source, ignored_files
 from crammed.errors import InputError
 from crammed.files.folders import make_folder
 from crammed.files.hashes import json_hash

@@ -12,7 +12,7 @@ from typing import Any
 from crammed.config import CleanConfig
 from crammed.data import shards
 from crammed.data.preparing.read.cleaning_job import Cleaned, clean_block, cleaned
-from crammed.data.preparing.read.source import FilePart, Part, SourceChanged
+from crammed.data.preparing.read.part import FilePart, Part, SourceChanged
 from crammed.data.shards import block_path, read_done, write_done
 from crammed.errors import InputError
 from crammed.files.folders import make_folder
@@ -211,11 +211,13 @@ def _documents(
         texts: list[str] = []
         faults = Faults(job.skips)
         try:
-            state, content = part.state(), part.fingerprint()
+            state = part.state()
+            held = part.loaded() if isinstance(part, FilePart) else part
+            content = held.fingerprint()
             if job.large:
-                yield from part.documents(faults)
+                yield from held.documents(faults)
             else:
-                texts = list(part.documents(faults))
+                texts = list(held.documents(faults))
             check_unchanged(part, state, content)
         except SourceChanged:
             raise

@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from crammed.config import CleanConfig
-from crammed.data.preparing.read.source import FilePart, Part, Source
+from crammed.data.preparing.read.part import FilePart, Part
+from crammed.data.preparing.read.source import Source
 from crammed.errors import InputError
 from crammed.files.folders import missing_folders
 from crammed.formats.lines import Faults

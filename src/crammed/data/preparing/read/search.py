@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from crammed.config import FileFormat
 from crammed.errors import InputError
@@ -25,6 +26,7 @@ from crammed.formats.documents import (
     format_of,
     has_suffix,
     is_about_data,
+    kind_of,
     lacks_field,
 )
 from crammed.formats.lines import File, printable
@@ -48,19 +50,19 @@ class Wanted:
     format: FileFormat = "auto"
     text_field: str = "text"
 
-    def format_of(self, file: Path) -> str | None:
+    def format_of(self, file: str) -> str | None:
         """The key in `READERS` for a file found in a folder; None if it is not data."""
         if self.format != "auto":
             return f".{self.format}"
-        if file.name == "dataset_dict.json":
-            return None
         format = format_of(file)
         try:
             if format == ".json":  # without records it is taken for settings
-                is_pipe = not stat.S_ISREG(file.stat().st_mode)
-                return format if is_pipe or is_json(File(file, printable(file))) else None
-            if format is None and not has_suffix(file) and stat.S_ISREG(file.stat().st_mode):
-                return format_by_content(File(file, printable(file)), self.text_field)
+                if os.path.basename(file) == "dataset_dict.json":
+                    return None
+                is_pipe = not stat.S_ISREG(os.stat(file).st_mode)
+                return format if is_pipe or is_json(_file(file)) else None
+            if format is None and not has_suffix(file) and stat.S_ISREG(os.stat(file).st_mode):
+                return format_by_content(_file(file), self.text_field)
         except (InputError, OSError):
             return format or ".txt"  # reading it will report what is wrong
         return format
@@ -68,26 +70,22 @@ class Wanted:
 
 @dataclass
 class Found:
-    """The files of a source in reading order, each with its key in `READERS`.
+    """The absolute paths of a source's files in reading order, each with its key in `READERS`.
 
     Attributes:
         ignored: number of other files in folders, by suffix.
         without_field: names of JSON files that are left out for want of a field of text.
     """
 
-    files: list[tuple[Path, str]] = field(default_factory=list)
+    files: list[tuple[str, str]] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
     without_field: list[str] = field(default_factory=list)
 
-    def ignore(self, file: Path) -> None:
-        """Count a file that is not read."""
-        self.ignored[printable(file.suffix or file.name)] += 1
-
-    def leave_out(self, is_other: Callable[[Path, str], bool]) -> None:
+    def leave_out(self, is_other: Callable[[str, str], bool]) -> None:
         """Ignore files after all."""
         for file, format in self.files:
             if is_other(file, format):
-                self.ignore(file)
+                self.ignored[kind_of(file)] += 1
         self.files = [each for each in self.files if not is_other(*each)]
 
     def leave_out_settings(self, text_field: str) -> None:
@@ -95,13 +93,18 @@ class Found:
         settings = {
             file
             for file, format in self.files
-            if format == ".json" and file.is_file()
-            if lacks_field(File(file, printable(file)), text_field)
+            if format == ".json" and os.path.isfile(file)
+            if lacks_field(_file(file), text_field)
         }
         others = [each for each in self.files if each[0] not in settings]
         if any(not is_about_data(*each) for each in others):
-            self.without_field = [printable(f.name) for f, _ in self.files if f in settings]
+            names = (os.path.basename(file) for file, _ in self.files if file in settings)
+            self.without_field = [printable(name) for name in names]
             self.files = others
+
+
+def _file(path: str) -> File:
+    return File(Path(path), printable(path))
 
 
 def find_files(name: str, wanted: Wanted = Wanted()) -> Found:
@@ -125,16 +128,18 @@ def find_files(name: str, wanted: Wanted = Wanted()) -> Found:
                 raise InputError(f"{shown} holds no file of a known format: {_known_formats()}")
         elif path.exists():
             named = format_of(path) if wanted.format == "auto" else None
-            if (format := named or wanted.format_of(path)) is None:
+            if (format := named or wanted.format_of(str(path))) is None:
                 raise InputError(
                     f"{shown} is of no known format: {_known_formats()}; name another with "
                     "data.format=txt or the like"
                 )
-            found.files = [(path, format)]
+            found.files = [(str(path), format)]
         else:
             _match(path, wanted, found)
+        here = "" if path.is_absolute() else os.getcwd()
     except OSError as error:
         raise InputError(f"{shown} cannot be read: {error.strerror}") from error
+    found.files = [(os.path.join(here, file), format) for file, format in found.files]
     for file, _ in found.files:
         _check_name(file)
     if wanted.format == "auto":
@@ -148,33 +153,34 @@ def _known_formats() -> str:
     return f"{', '.join(READERS)}; text may be compressed: {', '.join(COMPRESSIONS)}"
 
 
-def _check_name(file: Path) -> None:
+def _check_name(file: str) -> None:
     """Refuse a path that manifests and the libraries that read tables cannot represent.
 
     Raises:
         InputError: it is not UTF-8.
     """
     try:
-        str(file.absolute()).encode()
+        file.encode()
     except UnicodeEncodeError as error:
-        raise InputError(
-            f"the path {printable(file.absolute())} is not UTF-8 text: rename it"
-        ) from error
+        raise InputError(f"the path {printable(file)} is not UTF-8 text: rename it") from error
 
 
-FirstVisit = Callable[[Path], bool]
-"""Whether a file or folder is seen for the first time, under any name."""
+class FirstVisit(Protocol):
+    """Whether a file or folder is seen for the first time, under any name."""
+
+    def __call__(self, path: Path | str, *, may_be_link: bool = True) -> bool: ...
 
 
 def _first_visit() -> FirstVisit:
     met: set[str] = set()
     real_folder = functools.cache(os.path.realpath)
 
-    def is_first(path: Path) -> bool:
-        if path.name in ("", "..") or path.is_symlink():
+    def is_first(path: Path | str, *, may_be_link: bool = True) -> bool:
+        folder, name = os.path.split(path)
+        if name in ("", ".", "..") or (may_be_link and os.path.islink(path)):
             real = os.path.realpath(path)
         else:  # without looking at every folder above it again
-            real = os.path.join(real_folder(path.parent), path.name)
+            real = os.path.join(real_folder(folder), name)
         first = real not in met
         met.add(real)
         return first
@@ -193,16 +199,16 @@ def _match(pattern: Path, wanted: Wanted, found: Found) -> None:
         )
     enter = _first_visit()
     formats = {
-        file: format
+        Path(file): format
         for each in matches
         if each.is_dir()
         for file, format in _search(each, enter, wanted, found)
     }
     for each in matches:
-        if each.is_file() and (format := wanted.format_of(each)) is not None:
+        if each.is_file() and (format := wanted.format_of(str(each))) is not None:
             formats[each] = format
     is_first = _first_visit()
-    found.files = [(file, formats[file]) for file in sorted(formats) if is_first(file)]
+    found.files = [(str(file), formats[file]) for file in sorted(formats) if is_first(file)]
     if not found.files:
         raise InputError(
             f"{printable(pattern)} matches no file of a known format: {_known_formats()}"
@@ -239,7 +245,7 @@ def _folders(folder: Path, is_first: FirstVisit) -> Iterator[Path]:
 
 def _search(
     folder: Path, is_first: FirstVisit, wanted: Wanted, found: Found
-) -> Iterator[tuple[Path, str]]:
+) -> Iterator[tuple[str, str]]:
     """Files of known formats in a folder and the folders below it, sorted by path.
 
     For a folder that `datasets` saved, they are the files that it lists, in that order. Hidden
@@ -249,23 +255,27 @@ def _search(
         return
     saved = _saved_by_datasets(folder)
     if saved:
-        for file in saved:
-            if (format := format_of(file)) is not None:
-                yield file, format
+        for named in saved:
+            if (format := format_of(named)) is not None:
+                yield str(named), format
         return
-    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+    with os.scandir(folder) as listed:
+        entries = sorted(listed, key=lambda entry: entry.name)
+    begin = os.path.join(folder, "") if folder.parts else ""  # of a path as `Path` writes it
+    for entry in entries:
+        file, is_link = begin + entry.name, entry.is_symlink()
         if entry.name.startswith("."):
             continue
-        if entry.is_dir():
-            if (kind := _made_of_text(entry)) is not None:
+        if Path(file).is_dir() if is_link else entry.is_dir():
+            if (kind := _made_of_text(Path(file))) is not None:
                 found.ignored[f"{kind} ({printable(entry.name)})"] += 1
             else:
-                yield from _search(entry, is_first, wanted, found)
-        elif (format := wanted.format_of(entry)) is None:
-            if entry.is_file():
-                found.ignore(entry)
-        elif is_first(entry):
-            yield entry, format
+                yield from _search(Path(file), is_first, wanted, found)
+        elif (format := wanted.format_of(file)) is None:
+            if os.path.isfile(file):
+                found.ignored[kind_of(file)] += 1
+        elif is_first(file, may_be_link=is_link):
+            yield file, format
 
 
 def _made_of_text(folder: Path) -> str | None:

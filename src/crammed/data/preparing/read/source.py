@@ -11,159 +11,34 @@ import functools
 import glob
 import os
 import shutil
-import stat
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 from crammed.config import DataConfig, SourceConfig, TextDocuments
+from crammed.data.preparing.read.part import FilePart, Part
 from crammed.data.preparing.read.python_docs import PythonDocs
 from crammed.data.preparing.read.search import Found, Wanted, find_files
 from crammed.data.preparing.read.task_texts import TrainingTexts, open_training_texts
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
-from crammed.files.hashes import sha256
 from crammed.files.scratch import scratch_folder
 from crammed.formats import hub
-from crammed.formats.blocks import LineBlock
 from crammed.formats.documents import (
-    BINARY,
-    WITHOUT_FIELDS,
     ReadOptions,
-    cut_into_blocks,
-    read_block,
-    read_documents,
 )
-from crammed.formats.lines import STOP, Faults, File, printable, read_faults
+from crammed.formats.lines import File, printable
 from crammed.formats.plain import SMALL, choose_documents
 from crammed.formats.sniff import format_by_content
-from crammed.formats.streams import COMPRESSIONS, Tap
 from crammed.formats.web import require_web
 from crammed.quantity import counted
 
 _MOST_LISTED = 5
 """Files, or kinds of them, that a line names."""
-_COMPRESSED = 4
-"""About how many bytes of text there are in a byte of a compressed file."""
-
-
-class SourceChanged(InputError):
-    """A part has changed since reading it began."""
-
-
-class Part(Protocol):
-    """A series of documents that is read in one go, such as a file; can be pickled."""
-
-    @property
-    def name(self) -> str:
-        """Its name in reports; for a file, its name without the folder."""
-        ...
-
-    def fingerprint(self) -> dict[str, Any]:
-        """What identifies the content, without the names of folders on this machine."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """What changes on this machine whenever the content does; quick to find out."""
-        ...
-
-    def documents(self, faults: Faults = STOP) -> Iterator[str]:
-        """The documents, always in the same order.
-
-        Args:
-            faults: what to do about damaged records.
-
-        Raises:
-            InputError: the content is damaged or unexpected; names the file and the line.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class FilePart:
-    """The documents of one file; there may be millions of these, so they hold little."""
-
-    path: str
-    shown: str
-    """What messages call it."""
-    format: str
-    """Its key in `READERS`."""
-    options: ReadOptions
-    """Whose `documents` is not auto for plain text."""
-
-    @property
-    def name(self) -> str:
-        return printable(os.path.basename(self.path))
-
-    @property
-    def file(self) -> File:
-        return File(Path(self.path), self.shown)
-
-    def fingerprint(self) -> dict[str, Any]:
-        size, file = self.check().st_size, self.file
-        with read_faults(file):
-            return {"name": self.name, "bytes": size, "sha256": sha256(file.path)}
-
-    def state(self) -> dict[str, Any]:
-        now = self.check()
-        times = {"modified": now.st_mtime_ns, "changed": now.st_ctime_ns}
-        return {"device": now.st_dev, "inode": now.st_ino, "bytes": now.st_size, **times}
-
-    def documents(self, faults: Faults = STOP) -> Iterator[str]:
-        self.check()
-        return read_documents(self.file, self.format, self.options, faults)
-
-    @property
-    def is_binary(self) -> bool:
-        """Whether the file is a table of a binary format."""
-        return self.format in BINARY
-
-    def size(self) -> int:
-        """Its bytes; 0 if there is no file."""
-        try:
-            return os.stat(self.path).st_size
-        except OSError:  # reading it will report what is wrong
-            return 0
-
-    def text_bytes(self) -> int:
-        """About how many bytes of text the file holds, by its size."""
-        packed = self.is_binary or os.path.splitext(self.path)[1].lower() in COMPRESSIONS
-        return self.size() * (_COMPRESSED if packed else 1)
-
-    def blocks(self, size: int, taps: list[Tap]) -> Iterator[LineBlock] | None:
-        """As `cut_into_blocks`."""
-        self.check()
-        return cut_into_blocks(self.file, self.format, self.options, size, taps)
-
-    def documents_of(self, block: LineBlock, faults: Faults = STOP) -> Iterator[str]:
-        """The documents of one of its blocks."""
-        return read_block(block, self.file, self.format, self.options, faults)
-
-    def check(self) -> os.stat_result:
-        """Check what can be checked without reading the file, and return what the system knows.
-
-        Raises:
-            InputError: the file is gone, empty or not a regular file, or `where` is used with plain
-                text.
-        """
-        try:
-            found = os.stat(self.path)
-        except OSError as error:
-            raise InputError(f"{self.shown} cannot be read: {error.strerror}") from error
-        if not stat.S_ISREG(found.st_mode):
-            raise InputError(f"{self.shown} is not a regular file: save its text in one")
-        if found.st_size == 0:
-            raise InputError(f"{self.shown} is empty")
-        if self.options.where and self.format in WITHOUT_FIELDS:
-            raise InputError(
-                f"{self.shown} is plain text, whose documents have no fields: leave `where` "
-                "out for it"
-            )
-        return found
 
 
 @dataclass(frozen=True)
@@ -288,7 +163,7 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
         name = printable(Path(config.path).name or Path(config.path).resolve().name)
         found = find_files(config.path, wanted)
         files = _file_parts(config.path, options, found)
-        reading["several"] = _are_several(files)
+        reading["several"] = _are_several(found)
         if data.unreadable == "stop":
             for file in files:
                 file.check()
@@ -307,21 +182,22 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
 
 def _file_parts(name: str, options: ReadOptions, found: Found) -> list[FilePart]:
     root = _root(name)
-    shown = Path(root.resolve().name)
-    parts = [
-        FilePart(str(file.absolute()), printable(_below(file, root, shown)), format, options)
-        for file, format in found.files
-    ]
-    if any(part.format in (".html", ".warc") for part in parts):
+    above = os.path.join(root.absolute(), "")
+    shown = root.resolve().name
+    if any(format in (".html", ".warc") for _, format in found.files):
         require_web()
-    several = _are_several(parts)
+    several = _are_several(found)
     chosen = _chosen(options)
+    parts = (
+        FilePart(file, printable(_below(file, above, shown)), format, options)
+        for file, format in found.files
+    )
     return [_with_documents(part, chosen, several=several) for part in parts]
 
 
-def _are_several(files: Sequence[FilePart]) -> bool:
+def _are_several(found: Found) -> bool:
     """Whether there are several files of plain text, which changes what a small one is."""
-    return sum(file.format == ".txt" for file in files) > 1
+    return sum(format == ".txt" for _, format in found.files) > 1
 
 
 def _chosen(options: ReadOptions) -> dict[TextDocuments, ReadOptions]:
@@ -355,11 +231,11 @@ def _root(source: str) -> Path:
     return root
 
 
-def _below(file: Path, root: Path, shown: Path) -> Path:
+def _below(file: str, above: str, shown: str) -> str:
     """The path that messages show: it begins at the source's folder, whatever leads there."""
-    if root == file or not file.is_relative_to(root):
-        return Path(file.name)
-    return shown / file.relative_to(root)
+    if not file.startswith(above):
+        return os.path.basename(file)
+    return os.path.join(shown, file[len(above) :])
 
 
 def _standard_input(options: ReadOptions, wanted: Wanted) -> FilePart:

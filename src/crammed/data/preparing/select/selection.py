@@ -19,7 +19,7 @@ from crammed.data.preparing.cleaning.near import banding
 from crammed.data.preparing.cleaning.spans import NO_CUTS, Cuts, without_spans
 from crammed.data.preparing.cleaning.substring import repeated_spans
 from crammed.data.preparing.read.cleaned import MOST_SAMPLES, CleanedText, Shard
-from crammed.data.preparing.read.source import FilePart
+from crammed.data.preparing.read.part import FilePart
 from crammed.data.preparing.select.duplicates import (
     digests_between,
     exact_duplicates,
