@@ -11,7 +11,7 @@ from typing import TypeVar
 from crammed.data.preparing.select.selection_job import ShardSelection, chunk_counts
 from crammed.data.shards import read_table, write_table
 from crammed.data.tokenization.counts import sum_counts
-from crammed.machine.engine import Engine
+from crammed.machine.engine import Engine, release_memory
 
 FAN_IN = 16
 """Tables that one job adds up."""
@@ -65,4 +65,5 @@ def _groups(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
 def _add_up(job: _CountJob) -> Path:
     counts = (chunk_counts(out, selection) for out, selection in job.shards)
     write_table(job.out, sum_counts([*counts, *(read_table(t, _COLUMNS) for t in job.tables)]))
+    release_memory()  # that of selecting, too: workers have nothing to do while one process trains
     return job.out
