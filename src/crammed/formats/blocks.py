@@ -47,15 +47,16 @@ def line_blocks(
     fault: Exception | None = None
     with open_lines(file, plain=plain, taps=taps) as stream:
         while fault is None:
-            pieces: list[bytes] = []
+            gathered = io.BytesIO()  # whose value is not copied, as that of joined pieces would be
             first = number
             try:
                 for piece, ended in _pieces(stream, size, to_blank_line=to_blank_line):
-                    pieces.append(piece)
+                    gathered.write(piece)
                     number += ended
             except Exception as error:  # which `open_lines` turns into an InputError
                 fault = error
-            data = b"".join(pieces)
+            data = gathered.getvalue()
+            del gathered
             if fault is not None:
                 ends = [found.end() for found in (_BLANK if to_blank_line else _END).finditer(data)]
                 data = data[: ends[-1] if ends else 0]
