@@ -69,9 +69,9 @@ def test_a_file_names_words_and_those_that_are_tokens_are_left_out(
     [
         ("0", "", "choose 1 to 100,000, or name a file"),
         ("9" * 5000, "", "choose 1 to 100,000, or name a file"),
-        ("none.txt", "", "no text file, nor a number of words"),
+        ("none.txt", "", "not a text file, nor a number"),
         ("words.txt", "zymurgy\ntwo words\n", r"words\.txt, line 2: 'two words' is more than one"),
-        ("words.txt", "\n", "the tokenizer splits no word of it: leave it out"),
+        ("words.txt", "\n", "it has no word that the tokenizer splits: leave it out"),
     ],
 )
 def test_what_names_no_words_is_refused(

@@ -133,7 +133,7 @@ class Adaptation:
             f"rate {config.optim.lr:.1e}"
         )
         if original.exact is not None:
-            progress.line("engine  that of models trained here, which computes the same logits")
+            progress.line("engine  our own, which computes the same logits as transformers")
         if words := original.new_words:
             progress.line(
                 f"words  the tokenizer gets {counted(len(words), 'word')}, such as {words[0]}, "

@@ -52,7 +52,9 @@ def words_to_add(asked: str, tokenizer: Any, data: DataConfig) -> tuple[str, ...
         if _is_split(tokenizer, word):
             words[_normal(tokenizer, word)] = None
     if not words:
-        raise InputError(f"--new-words {asked}: the tokenizer splits no word of it: leave it out")
+        raise InputError(
+            f"--new-words {asked}: it has no word that the tokenizer splits: leave it out"
+        )
     return tuple(words)
 
 
@@ -118,11 +120,13 @@ def _in_file(file: Path) -> Iterator[str]:
         lines = read_text(file).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
-            f"--new-words {file}: no text file, nor a number of words; name one with a word a line"
+            f"--new-words {file}: not a text file, nor a number: name a file with one word per line"
         ) from error
     for number, line in enumerate(lines, 1):
         if len(line.split()) > 1:
-            raise InputError(f"{file}, line {number}: {line.strip()!r} is more than one word")
+            raise InputError(
+                f"{file}, line {number}: {line.strip()!r} is more than one word: write one per line"
+            )
         if word := line.strip():
             yield word
 

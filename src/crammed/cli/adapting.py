@@ -1,4 +1,4 @@
-"""The verb that trains a model of others further: adapt."""
+"""The verb that trains somebody else's model further: adapt."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def adapt(
     replay: Annotated[
         str | None,
         typer.Option(
-            metavar="PATH[:SHARE]", help="General text to mix in, such as wiki.jsonl:0.1 (default)."
+            metavar="PATH[:SHARE]", help="General text to mix in, and its share (default: 0.1)."
         ),
     ] = None,
     old_text: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="Text of the old domain, to measure forgetting on."),
+        typer.Option(metavar="PATH", help="Text like the model's old text, to measure forgetting."),
     ] = None,
     task_adaptive: Annotated[
         str | None,
@@ -65,7 +65,7 @@ def adapt(
     out: RunOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on training an encoder of others on your own text, and export it."""
+    """Train somebody else's encoder further on your own text, and export it."""
     from crammed.interface import training
 
     if named := [word for word in words or [] if "=" not in word]:

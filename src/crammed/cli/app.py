@@ -76,7 +76,8 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _whole(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Options without a verb."""

@@ -37,8 +37,8 @@ ExtendOption = Annotated[
     Path | None,
     typer.Option(
         metavar="CORPUS_DIR",
-        help="Begin with the rows of this corpus, and read nothing but further text, with the "
-        "corpus's tokenizer, held-out documents and settings.",
+        help="Begin with the rows of this corpus, and add further text, with its tokenizer, "
+        "held-out documents and settings.",
     ),
 ]
 

@@ -61,7 +61,7 @@ def decide(
     dtype: DtypeOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Train from scratch, adapt, or take an encoder as it is: score all three on your tasks."""
+    """Compare training from scratch, adapting, and an encoder as it is, on your tasks."""
     from crammed.interface import models
     from crammed.terminal.table import show
 

@@ -23,8 +23,8 @@ def embed(
     partners: Annotated[
         str,
         typer.Option(
-            help="What a passage is to be near to: neighbours, or itself (dropout); or denoise: it "
-            "is rebuilt from its vector."
+            help="What a passage should be near: neighbours, or itself (dropout). Or denoise: "
+            "rebuild the passage from its vector."
         ),
     ] = "neighbours",
     pairs: Annotated[
@@ -32,10 +32,10 @@ def embed(
         typer.Option(metavar="FILE", help="Score on rated pairs: sentence1, sentence2, score."),
     ] = None,
     beside: Annotated[
-        str | None, typer.Option(metavar="OTHER", help="Score this model's vectors as well.")
+        str | None, typer.Option(metavar="OTHER", help="Also score the vectors of this model.")
     ] = None,
-    batch: Annotated[int, typer.Option(help="Pairs of an update.")] = 64,
-    length: Annotated[int, typer.Option(help="Tokens of a text at most.")] = 128,
+    batch: Annotated[int, typer.Option(help="Pairs per update.")] = 64,
+    length: Annotated[int, typer.Option(help="Most tokens of a text.")] = 128,
     seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",

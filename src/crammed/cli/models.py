@@ -51,7 +51,7 @@ TwinsOption = Annotated[
     typer.Option(
         "--untrained-in",
         metavar="DIR",
-        help="Share the untrained model's predictions with models of its shape.",
+        help="Folder in which models of one shape share the untrained model's predictions.",
     ),
 ]
 SubmissionOption = Annotated[
@@ -185,7 +185,7 @@ def finetune(
     suite: SuiteOption,
     data: Annotated[str, typer.Option(help="Folder of tasks, or hub to download them.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to create.")],
-    task: Annotated[str | None, typer.Option(help="One of several tasks.")] = None,
+    task: Annotated[str | None, typer.Option(help="Which task, if there are several.")] = None,
     seeds: SeedsOption = None,
     protocol: ProtocolOption = None,
     into: IntoOption = None,
@@ -231,7 +231,9 @@ def predict(
     data: Annotated[Path, typer.Option(metavar="FILE", help="Rows: .jsonl, .csv, .tsv, .parquet.")],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write them here, as .jsonl or .csv; else printed."),
+        typer.Option(
+            metavar="FILE", help="Write to this .jsonl or .csv file, instead of printing."
+        ),
     ] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",

@@ -90,7 +90,7 @@ def study(
     """Compare variants of a recipe, trained with equal budgets and several seeds.
 
     Without --budget, built-in studies give every run the same FLOPs. With a budget of time, all
-    arms are timed side by side before the first run, and get the FLOPs of so many seconds.
+    arms are timed before the first run, and each gets the FLOPs that it computes in that time.
 
     Your own study is a YAML file such as this one:
 

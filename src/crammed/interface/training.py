@@ -191,12 +191,12 @@ def adapt(
     seed: int | None = None,
     out: File | None = None,
 ) -> Run:
-    """Go on training an encoder of others on your own text, as ``crammed adapt``.
+    """Train somebody else's encoder further on your own text, as ``crammed adapt``.
 
     Args:
         model: a run, a Hugging Face folder, or a name on the hub.
         replay: general text to mix in, such as ``wiki.jsonl:0.1``.
-        old_text: text of the old domain, to measure forgetting on.
+        old_text: text like the model's old text, to measure forgetting.
         task_adaptive: a suite; the texts of its tasks' training rows are learned from as well, or
             alone without `data`.
         tasks_data: folder of that suite's tasks, or ``hub``.

@@ -57,9 +57,11 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
         for parent in parents:
             at = at.setdefault(parent, {})
             if not isinstance(at, dict):
-                raise InputError(f"{override!r} sets a key in what another override sets whole")
+                raise InputError(
+                    f"{override!r} sets a part of what another override sets: leave one out"
+                )
         if leaf in at:
-            raise InputError(f"{path} is set twice")
+            raise InputError(f"{path} is set twice: leave one out")
         at[leaf] = value
     return nested
 

@@ -80,7 +80,7 @@ def extend(
         )
     wanted, tokenizer = settings_for_more(base, data)
     if any((wanted.clean.near, wanted.clean.substring, wanted.clean.repeated)):
-        progress.line("extend  the new text is searched for near-duplicates of itself alone")
+        progress.line("extend  near-duplicates are looked for only within the new text")
     name = json_hash([base.sha256, wanted.model_dump(mode="json")])[:16]
     part = out.with_name(f".{out.name}.{name}")
     if part.exists() and changed_files(Corpus(part), wanted):

@@ -102,7 +102,7 @@ def run(request: Request, progress: Progress) -> StudyResult:
     corpora = _corpora(request, choose, progress)
     loaded = _loaded(request, corpora, choose)
     if same := left_out(request.name, loaded):
-        progress.line(f"study  without {', '.join(same)}: at this budget the same as others")
+        progress.line(f"study  leaves out {', '.join(same)}: at this budget the same as others")
     threads = threads_of(request.jobs)
     loaded, paces = in_seconds(loaded, corpora, request.budget, request.out, threads, progress)
     return run_study(

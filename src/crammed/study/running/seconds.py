@@ -92,7 +92,7 @@ def _side_by_side(configs: Mapping[str, RunConfig], progress: Progress) -> dict[
             found[kind] = min(now, best, key=lambda each: each.seconds_per_update)
             task.update(done + 1, f"{config.model.layers} x {config.model.width}")
     if any(pace.busy for pace in found.values()):
-        progress.line("machine  is busy: equal seconds may not be equal; better begin when idle")
+        progress.line("machine  is busy: equal seconds may buy unequal work; begin when it is idle")
     return {arm: found[kind] for arm, kind in kinds.items()}
 
 
