@@ -74,10 +74,7 @@ def train_and_export(
         return summary
     config = run.config
     if config.corpus is not None and config.corpus != corpus.sha256:
-        raise InputError(
-            f"{corpus.path} is not the corpus that {run.path} was started with: name that one, "
-            "or choose another --out"
-        )
+        raise InputError(f"{run.path} began with another corpus: name that, or another --out")
     verify_once(corpus, progress)
     with tracked(config.compute.track, run.path, progress):
         trained = _trained(run, corpus, device, progress, group, adaptation)
