@@ -3,6 +3,9 @@
 # Each creates the virtual environments that it needs, with the versions of a constraints file.
 
 PYTHON ?= python3
+# The newest Python that the package is for, with the newest libraries; PYTHON where it is missing.
+# PyPI's PyTorch may be a build for CUDA there, of 3 GB.
+NEWEST_PYTHON ?= $(shell python3.13 -c '' 2> /dev/null && echo python3.13 || echo $(PYTHON))
 CODE = src tests tools benchmarks
 
 .PHONY: demo docs test test-all clean
@@ -44,7 +47,7 @@ test-all: .venv-test/.paper .venv-oldest/.installed .venv-newest/.installed .ven
 	$(call environment,.venv-oldest,$(LIBRARIES),constraints-oldest.txt)
 
 .venv-newest/.installed: pyproject.toml constraints-newest.txt
-	$(call environment,.venv-newest,$(LIBRARIES),constraints-newest.txt)
+	$(call environment,.venv-newest,$(LIBRARIES),constraints-newest.txt,$(NEWEST_PYTHON))
 
 comma := ,
 EVERYTHING = .[hf$(comma)data$(comma)dedup$(comma)entities$(comma)language$(comma)pandas$(comma)ray$(comma)remote$(comma)unigram$(comma)web$(comma)dev]
@@ -57,7 +60,7 @@ define environment
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo "crammed needs Python 3.11 or newer: try make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 @echo "making $(1) with the versions of $(3) (a minute or two)"
-$(PYTHON) -m venv --clear $(1)
+$(or $(4),$(PYTHON)) -m venv --clear $(1)
 $(1)/bin/python $(PIP_INSTALL) --constraint $(3) --editable '$(2)'
 @$(1)/bin/python -m compileall -q -j 0 $(1)/lib > /dev/null 2>&1 || true
 @touch $(1)/.installed

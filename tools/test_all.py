@@ -101,11 +101,12 @@ def run(step: Step) -> str:
 
 
 def versions(python: str) -> str:
-    """Versions of the packages in `SHOWN` that an environment has, if it has been made."""
+    """Versions of Python and the packages in `SHOWN` in an environment, if it has been made."""
     if not (ROOT / python).exists():
         return "not made"
     code = f"for name in {SHOWN}: print(name, metadata.version(name), end='  ')"
-    code = f"from importlib import metadata\n{code}"
+    says = "print('python', platform.python_version(), end='  ')"
+    code = f"import platform\nfrom importlib import metadata\n{says}\n{code}"
     done = subprocess.run(
         [python, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
     )
@@ -138,7 +139,6 @@ def main(names: list[str]) -> None:
     lines = [
         f"date      {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         f"machine   {platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        f"python    {platform.python_version()}",
         *(
             f"{name:<10}{versions(f'.venv-{name}/bin/python')}"
             for name in ("test", "oldest", "newest")
