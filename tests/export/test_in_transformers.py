@@ -269,3 +269,15 @@ def test_onnx(tmp_path: Path, recipe: Recipe, int8: bool) -> None:
     torch.testing.assert_close(
         torch.from_numpy(found)[kept], expected[kept], rtol=0, atol=tolerance
     )
+
+
+def test_a_funnel_as_onnx(tmp_path: Path) -> None:
+    """For rows of odd lengths, too, which `write_onnx` tries."""
+    from transformers import AutoModelForMaskedLM
+
+    for name in ("onnxruntime", "onnxscript"):
+        pytest.importorskip(name, reason=NEEDED.format(name))
+    config = configuration(dropout=0.0, layers=5, pool_at=(1, 2))
+    folder = export(untrained(word_pieces(), config), tmp_path / "export").path
+    model = AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True).eval()
+    assert write_onnx(model, tmp_path, ["input_ids", "attention_mask"], int8=False) < 1e-4

@@ -71,6 +71,29 @@ def test_custom_code_does_not_care_where_padding_is(
 
 
 @pytest.mark.parametrize("positions", CHOICES["positions"])
+def test_funnels_pair_tokens_from_where_a_text_begins(tmp_path: Path, positions: str) -> None:
+    shape = {"layers": 5, "pool_at": (1, 2), "embedding_width": None, **CUSTOM}
+    config = configuration(dropout=0.0, positions=positions, **shape)
+    folder = export(untrained(word_pieces(), config), tmp_path / "export").path
+    for head in ("ModelForMaskedLM", "ModelForSequenceClassification"):
+        model = load(folder, head, dropout=0.0)
+        expected = outputs(model, {"input_ids": TEXT})
+        for side in PADDED:
+            close(outputs(model, padded(side)), expected)
+    with torch.inference_mode():
+        found = model(TEXT, output_hidden_states=True, output_attentions=True)
+    assert [each.shape for each in found.hidden_states] == [(1, 9, config.width)] * 5
+    assert [each.shape for each in found.attentions] == [(1, config.heads, 9, 9)] * 3
+    model.gradient_checkpointing_enable()
+    model.train()(TEXT, labels=torch.tensor([1])).loss.backward()
+    slopes = {name: p.grad for name, p in model.named_parameters()}
+    model.gradient_checkpointing_disable()
+    model.zero_grad()
+    model(TEXT, labels=torch.tensor([1])).loss.backward()
+    assert all(torch.equal(slopes[name], p.grad) for name, p in model.named_parameters())
+
+
+@pytest.mark.parametrize("positions", CHOICES["positions"])
 def test_positions_are_those_given(tmp_path: Path, positions: str) -> None:
     """A text in another order, with the positions of the first, is the same set of tokens."""
     config = configuration(dropout=0.0, positions=positions, **CUSTOM)

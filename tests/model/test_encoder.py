@@ -84,6 +84,7 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
     state = dict(model.named_parameters())
     width, dim, heads = config.width, config.head_dim, config.heads
     normformer = config.norm == "normformer"
+    step = 1
     keep = (2 * config.layers * config.passes) ** 0.25 if config.norm == "deepnorm" else 1.0
 
     def norm(x: Tensor, name: str) -> Tensor:
@@ -106,7 +107,7 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
             return x
         y = x.clone()
         for i in range(dim // 2):
-            angle = place / config.rotary_theta ** (2 * i / dim)
+            angle = place * step / config.rotary_theta ** (2 * i / dim)
             a, b = x[i], x[i + dim // 2]
             y[i] = a * math.cos(angle) - b * math.sin(angle)
             y[i + dim // 2] = b * math.cos(angle) + a * math.sin(angle)
@@ -141,10 +142,11 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
                 )
                 if config.positions == "alibi":
                     slope = 2 ** (-8 * (head + 1) / config.heads)
-                    scores -= slope * (torch.arange(len(xs)) - i).abs()
+                    scores -= slope * step * (torch.arange(len(xs)) - i).abs()
                 if config.positions == "t5":
                     table = state["encoder.distances.weight"]
-                    scores += torch.stack([table[bucket(j - i), head] for j in range(len(xs))])
+                    near = [table[bucket(step * (j - i)), head] for j in range(len(xs))]
+                    scores += torch.stack(near)
                 for j in range(len(xs)):
                     far = abs(i - j) > config.window // 2 and index % config.global_every
                     if (config.scope == "causal" and j > i) or (config.scope == "local" and far):
@@ -232,9 +234,19 @@ def reference(model: MaskedLM, config: ModelConfig, ids: list[int], types: list[
         if config.token_types:
             x = x + state["encoder.types.weight"][kind]
         xs.append(norm(x, "encoder.embedding_norm"))
-    firsts = xs
+    firsts, whole, step = xs, (xs, xs), 1
     for n in [*range(config.layers)] * config.passes:
         name = f"encoder.layers.{n}"
+        if n in config.pool_at:
+            whole = whole if step > 1 else (xs, firsts)
+            step *= 2
+            xs, firsts = (
+                [torch.stack(some[i : i + 2]).mean(0) for i in range(0, len(some), 2)]
+                for some in (xs, firsts)
+            )
+        if step > 1 and n == config.layers - config.unpooled_layers:
+            xs = [x + xs[i // step] for i, x in enumerate(whole[0])]
+            firsts, step = whole[1], 1
         if config.residual_scalars:
             a, b = state[f"{name}.stream_scales.weight"]
             xs = [a * x + b * x0 for x, x0 in zip(xs, firsts, strict=True)]

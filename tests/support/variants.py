@@ -87,6 +87,9 @@ NUMBERS: list[dict[str, Any]] = [
     {"mixer": "gated-attention", "positions": "learned"},
     {"key_heads": 1, "attention_start": "random", "layers": 3},
     {"embedding_width": 24, "tied_decoder": False},
+    {"pool_at": (1,), "layers": 3, "unpooled_layers": 1},
+    {"pool_at": (1, 2), "layers": 4, "unpooled_layers": 1, "positions": "t5", "key_heads": 1},
+    {"pool_at": (1,), "layers": 4, "positions": "alibi", "residual_scalars": True},
 ]
 """Values of other fields that change the structure of the model."""
 

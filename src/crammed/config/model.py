@@ -43,6 +43,10 @@ class ModelConfig(Section):
     """Whether the feed-forward block follows the mixer, or both read the same input."""
     ffn_every: Annotated[Size, Later()] = 1
     """Only every n-th layer has a feed-forward block, the last one included."""
+    pool_at: Annotated[tuple[Size, ...], Field(strict=False), Later()] = ()
+    """Before which layers, counted from 0, two neighbouring tokens become one; empty for none."""
+    unpooled_layers: Annotated[Size, Later()] = 2
+    """How many layers, the last ones, compute all tokens again after `pool_at`."""
     mixer: Annotated[
         Literal["attention", "fourier", "fourier-hybrid", "gated-attention", "none"], Later()
     ] = "attention"
@@ -190,6 +194,8 @@ class ModelConfig(Section):
             raise ValueError(f"rotary positions need an even head_dim, not {self.head_dim}")
         if self.classifier == "head-transform" and not self.head_transform:
             raise ValueError("classifier head-transform needs head_transform: true")
+        if self.pool_at:
+            self._check_funnel()
         self._check_attention()
         if self.mixer != "attention":
             self._check_mixer()
@@ -202,6 +208,19 @@ class ModelConfig(Section):
         if self.ffn_every > self.layers:
             raise ValueError(f"ffn_every {self.ffn_every} is more than there are layers")
         return self
+
+    def _check_funnel(self) -> None:
+        last = self.layers - self.unpooled_layers - 1
+        if list(self.pool_at) != sorted({*self.pool_at}) or self.pool_at[-1] > last:
+            raise ValueError(
+                f"pool_at needs growing numbers from 1 to {last}, such as [1]: of {self.layers} "
+                f"layers, the last {self.unpooled_layers} compute all tokens (unpooled_layers)"
+                if last > 0
+                else f"pool_at needs more layers than {self.layers}: set layers to "
+                f"{self.unpooled_layers + 2} or more, or unpooled_layers: 1"
+            )
+        if self.passes > 1 or self.scope != "row":
+            raise ValueError("pool_at needs passes: 1 and scope: row: two tokens become one")
 
     def _check_attention(self) -> None:
         if self.scope == "causal" and self.attention_start != "random":

@@ -140,6 +140,8 @@ class RunConfig(Section):
                 "train.grow_at copies layers, and needs all alike: set model.ffn_every=1 and "
                 "another model.mixer than fourier-hybrid"
             )
+        if model.pool_at:
+            raise ValueError("train.grow_at and model.pool_at do not go together: leave one out")
         if self.train.latest is not None:
             raise ValueError("train.grow_at and train.latest do not go together: leave one out")
         if self.adapts or self.compute.fp8 == "on":
@@ -163,11 +165,15 @@ class RunConfig(Section):
     def _check_shortcuts(self) -> None:
         train, model = self.train, self.model
         if train.drop_tokens and (
-            model.mixer != "attention" or model.scope == "local" or model.depth < 3 or self.adapts
+            model.mixer != "attention"
+            or model.scope == "local"
+            or model.pool_at
+            or model.depth < 3
+            or self.adapts
         ):
             raise ValueError(
-                "train.drop_tokens needs model.mixer=attention, another model.scope than local, at "
-                "least 3 layers and a model from scratch: leave it out"
+                "train.drop_tokens needs model.mixer=attention, another model.scope than local, no "
+                "model.pool_at, at least 3 layers and a model from scratch: leave it out"
             )
         if (learned := train.learned_passes) is None:
             return
@@ -202,6 +208,12 @@ class RunConfig(Section):
 
         if isinstance(self.objective, ElectraConfig):
             self._check_electra(self.objective)
+        if name == "causal-first" and self.model.pool_at:
+            raise ValueError(
+                "model.pool_at makes one of two tokens, one of which is to be predicted from the "
+                "other: set objective.name=masked"
+            )
+
         if name == "contrast" and any(length % 2 for length in self.lengths()):
             raise ValueError(
                 "objective.name=contrast halves rows: set data.row_length to an even number, and "

@@ -32,6 +32,7 @@ from .blocks import Embedding, Linear
 from .classifiers import SequenceClassifier, TokenClassifier, first_token
 from .encoder import Encoder, MaskedLM
 from .feedforward import FeedForward  # noqa: F401
+from .funnel import Funnel  # noqa: F401
 from .layer import Layer  # noqa: F401
 from .mixers import MIXERS  # noqa: F401
 from .positions import Positions  # noqa: F401
@@ -121,7 +122,8 @@ class CrammedPreTrainedModel(PreTrainedModel):
     ) -> BaseModelOutput:
         """Hidden states [B, S, D], of every layer on request.
 
-        `hidden_states` holds each layer's input, then the last layer's output after the final norm.
+        `hidden_states` holds each layer's input, then the last layer's output after the final norm;
+        the layers of a funnel, which compute fewer tokens, count as one, without attentions.
         `attentions` are computed separately from the forward pass, without dropout.
 
         Args:
@@ -144,7 +146,7 @@ class CrammedPreTrainedModel(PreTrainedModel):
             position_ids = self._positions(tokens.shape[1], mask)
         x, *given = self.encoder.prepare(tokens, mask, token_type_ids, input_ids, position_ids)
         states, attentions = [x], []
-        for layer in self.encoder.in_turn():
+        for layer in self.encoder.steps():
             shares = layer.probabilities(x, *given) if output_attentions else None
             if shares is not None:  # some mixers are not attention
                 attentions.append(shares)

@@ -15,6 +15,7 @@ from crammed.config.objectives import ElectraConfig
 from crammed.model.blocks import Block, Linear
 from crammed.model.electra import model_in_training
 from crammed.model.encoder import MaskedLM, products_of
+from crammed.model.funnel import pooled_length
 
 
 @lru_cache(maxsize=8)
@@ -81,21 +82,22 @@ def train_flops_per_token(
     products = config.passes * block_matrix_parameters(config) + widen + head * predicted / length
     blocks = [part for part in model.encoder.modules() if isinstance(part, Block)]
     flops = 6.0 * (products + config.passes * sum(block.mixing(length) for block in blocks))
-    if kept is None and learned_passes is None:
+    if kept is None and learned_passes is None and not config.pool_at:
         return flops
     return flops - _left_out(model, length, kept or length, learned_passes or config.passes)
 
 
 def _left_out(model: MaskedLM, length: int, kept: int, learned_passes: int) -> float:
-    """The FLOPs per token that the two options save."""
-    saved, layers = 0.0, model.encoder.in_turn()
+    """The FLOPs per token that the two options and a funnel save."""
+    saved, config, layers = 0.0, model.encoder.config, model.encoder.in_turn()
     first = len(layers) - learned_passes * model.encoder.depth
     for n, layer in enumerate(layers):
         products = sum(product.linear.weight.numel() for product in layer.products())
         blocks = [part for part in layer.modules() if isinstance(part, Block)]
-        seen, share = (kept, kept / length) if n in middle(len(layers)) else (length, 1.0)
+        seen = pooled_length(config, n % config.layers, length)
+        seen = min(seen, kept) if n in middle(len(layers)) else seen
         whole = products + sum(block.mixing(length) for block in blocks)
-        some = share * (products + sum(block.mixing(seen) for block in blocks))
+        some = seen / length * (products + sum(block.mixing(seen) for block in blocks))
         saved += 6.0 * whole - (2.0 if n < first else 6.0) * some
     return saved
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from .attention import look_at_neighbours
 from .blocks import ACTIVATIONS, Block, Config, Embedding, Linear, Product, norm_of
+from .funnel import with_funnel
 from .layer import Layer, picked
 from .positions import POSITIONS, Tables
 
@@ -49,7 +50,7 @@ class Encoder(nn.Module):
         self.drop = nn.Dropout(config.dropout if rate is None else rate)
         self.layers = nn.ModuleList(Layer(config, index) for index in range(config.layers))
         self.final_norm = norm_of(config) if config.final_norm else nn.Identity()
-        self._tables: dict[int, Tables] = {}
+        self._tables: dict[tuple[int, int], Tables] = {}
 
     def start(self, std: float, generator: torch.Generator | None = None) -> None:
         """Initialise the encoder's own parameters, which belong to its position encoding."""
@@ -61,14 +62,29 @@ class Encoder(nn.Module):
         Otherwise a compiler may compute their sines again in each layer.
         """
         dtype = self.compute_dtype or self.tokens.weight.dtype
-        at = torch.arange(length, device=self.tokens.weight.device)
-        tables = self.position_encoding.tables(at)
-        self._tables[length] = tuple(table.to(dtype) for table in tables)
+        for step in (2**n for n in range(len(self.config.pool_at) + 1)):
+            at = torch.arange(0, length, step, device=self.tokens.weight.device)
+            tables = self.position_encoding.tables(at)
+            self._tables[length, step] = tuple(table.to(dtype) for table in tables)
+
+    def tables(self, length: int, step: int, device: torch.device) -> Tables:
+        """What layers take of position tables, for every `step`-th token of rows of this length."""
+        # An exporter would take the length that is looked up for the only one.
+        tables = self._tables.get((length, step)) if self._tables else None
+        if tables is None:
+            at = torch.arange(0, length, step, device=device)
+            tables = self.position_encoding.tables(at)
+        return self.position_encoding.looked_up(self, tables)
 
     def in_turn(self) -> list[Layer]:
         """The layers in the order a token goes through them, repeated for each pass."""
         layers = [layer for layer in self.layers if isinstance(layer, Layer)][: self.depth]
         return [layer for _ in range(self.config.passes) for layer in layers]
+
+    def steps(self) -> list[Callable[..., Tensor]]:
+        """The same, with those that compute fewer tokens as one."""
+        layers = self.in_turn()
+        return with_funnel(self.config, layers, self.tables) if self.config.pool_at else [*layers]
 
     def forward(
         self,
@@ -117,12 +133,11 @@ class Encoder(nn.Module):
         x = self.embedding_norm(x)
         if self.compute_dtype is not None:
             x = x.to(self.compute_dtype)
-        # An exporter would take the length that is looked up for the only one.
-        tables = self._tables.get(tokens.shape[1]) if self._tables else None
-        if tables is None or at is not None:
-            index = torch.arange(tokens.shape[1], device=tokens.device)
-            tables = self.position_encoding.tables(index if at is None else at[:, None])
-        tables = self.position_encoding.looked_up(self, tables)
+        if at is None:
+            tables = self.tables(tokens.shape[1], 1, tokens.device)
+        else:
+            tables = self.position_encoding.tables(at[:, None])
+            tables = self.position_encoding.looked_up(self, tables)
         if mask is not None:
             mask = mask[:, None, None, :] if mask.dim() == 2 else mask[:, None]
         values = None
@@ -142,7 +157,7 @@ class Encoder(nn.Module):
         positions: Tensor | None = None,
     ) -> Tensor:
         """Layers and final norm of x [B, S, D]; the other arguments as in `Layer`."""
-        *layers, last = self.in_turn()
+        *layers, last = self.steps()
         for layer in layers:
             x = layer(x, tables, mask, *more)
         hidden: Tensor = self.final_norm(last(x, tables, mask, *more, positions=positions))

@@ -5,21 +5,36 @@ All is counted from the configuration alone; `crammed.model.count` counts the pr
 
 from __future__ import annotations
 
-import math
-
 from crammed.config import ModelConfig
+from crammed.model.funnel import pooled_length, poolings
 from crammed.model.mixers import HYBRID
 
 
 def attention_depth(config: ModelConfig) -> int:
     """How many layers with attention a token goes through."""
-    layers = {"attention": config.layers, "fourier-hybrid": min(HYBRID, config.layers)}
-    return config.passes * layers.get(config.mixer, 0)
+    return config.passes * len(_with_attention(config))
+
+
+def _with_attention(config: ModelConfig) -> range:
+    """Which layers have attention."""
+    first = {"attention": 0, "fourier-hybrid": max(0, config.layers - HYBRID)}
+    return range(first.get(config.mixer, config.layers), config.layers)
+
+
+def _with_ffn(config: ModelConfig) -> range:
+    """Which layers have a feed-forward block: the last one, and every n-th before it."""
+    return range((config.layers - 1) % config.ffn_every, config.layers, config.ffn_every)
+
+
+def _in_layers(config: ModelConfig, layers: range, tokens: int) -> int:
+    """How many tokens all these layers compute, added up, of rows with so many tokens."""
+    return config.passes * sum(tokens >> poolings(config, index) for index in layers)
 
 
 def attention_flops(config: ModelConfig, tokens: int, length: int) -> int:
     """FLOPs of attention in all layers: scores and values in forward, twice that in backward."""
-    return 12 * attention_depth(config) * length * config.width * tokens
+    seen = [pooled_length(config, index, length) for index in _with_attention(config)]
+    return 12 * config.passes * config.width * sum(tokens * each * each // length for each in seen)
 
 
 def attention_bytes(config: ModelConfig, tokens: int, element: int) -> int:
@@ -32,7 +47,8 @@ def attention_bytes(config: ModelConfig, tokens: int, element: int) -> int:
     Args:
         element: bytes per element of queries, keys and values.
     """
-    return attention_depth(config) * tokens * (12 * config.width * element + 8 * config.heads)
+    seen = _in_layers(config, _with_attention(config), tokens)
+    return seen * (12 * config.width * element + 8 * config.heads)
 
 
 def traffic(
@@ -69,13 +85,13 @@ def traffic(
     Returns:
         bytes per step, by part.
     """
-    width, hidden, layers = config.width, config.ffn_hidden, config.depth
-    apart = element if element != stream else 0
-    norm = (2 * stream + 2 * element) + (3 * stream + element + apart)
+    width, hidden = config.width, config.ffn_hidden
+    groups = range(config.layers), _with_ffn(config), _with_attention(config)
+    every, fed, attended = (_in_layers(config, layers, tokens) for layers in groups)
+    norm = 5 * stream + (3 if element == stream else 4) * element
     gate = (3 + 5 if config.gated else 2 + 3) * element
     embedding = (4 + stream + element) + (2 * stream + element + 8)
-    fed = config.passes * math.ceil(config.layers / config.ffn_every)
-    weights = fed * width * (config.ffn_width + hidden)
+    weights = config.passes * len(_with_ffn(config)) * width * (config.ffn_width + hidden)
     weights += vocab * (config.embedding_width or width) * (1 if config.tied_decoder else 2)
     few = (config.key_heads or config.heads) * config.head_dim
     weights += attention_depth(config) * 2 * width * (width + few)
@@ -84,12 +100,12 @@ def traffic(
         weights += width * width
         head += 6 * predicted * width * element
     unpredicted = tokens - predicted
-    norms = 2 * layers * tokens - (2 if config.final_norm else 1) * unpredicted
+    norms = 2 * every - (2 if config.final_norm else 1) * unpredicted
     packed = 10 if config.positions == "rotary" else 6
     return {
         "residuals and norms": norms * width * norm,
-        "gates" if config.gated else "activations": (fed * tokens - unpredicted) * hidden * gate,
-        "queries, keys, values": packed * attention_depth(config) * tokens * width * element,
+        "gates" if config.gated else "activations": (fed - unpredicted) * hidden * gate,
+        "queries, keys, values": packed * attended * width * element,
         "embedding": tokens * width * embedding,
         "head": head,
         "loss": 3 * predicted * vocab * element,

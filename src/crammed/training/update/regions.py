@@ -32,7 +32,7 @@ class RegionalEncoder(Encoder):
         if (
             type(encoder) is Encoder
             and config.norm == "pre"
-            and not (config.value_embeddings or config.residual_scalars)
+            and not (config.value_embeddings or config.residual_scalars or config.pool_at)
             and not any(config.dropouts())
             and all(
                 type(each) is Layer
