@@ -37,8 +37,8 @@ def times(count: float) -> str:
 
 
 def progress_rate(done: int, unit: str, seconds: float) -> str:
-    """Progress so far and its speed: ``1,234,567 characters, 2.3 M per second``."""
-    return f"{done:,} {unit}, {done / 1e6 / max(1e-9, seconds):.1f} M per second"
+    """Progress so far and its speed: ``1,234,567 characters, 2.34 M per second``."""
+    return f"{done:,} {unit}, {quantity(done / max(1e-9, seconds))} per second"
 
 
 def logits_text(difference: float | None, library: str = "transformers") -> str:

@@ -23,7 +23,7 @@ from crammed.formats.documents import READERS
 from crammed.interface import lines
 from crammed.pipeline import run_everything
 from crammed.pretraining import result
-from crammed.quantity import counted, logits_text
+from crammed.quantity import counted, logits_text, progress_rate
 from crammed.rules.choosing import Asked
 from crammed.terminal.progress import SILENT, Progress
 from crammed.terminal.table import show
@@ -204,3 +204,8 @@ def test_a_run_without_tasks_leaves_no_folder_of_scores(tmp_path: Path) -> None:
 def test_options_that_need_data_are_refused_without(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         models.evaluate("one", **options)
+
+
+def test_the_speed_of_a_short_text_is_not_zero() -> None:
+    assert progress_rate(23_456, "characters", 1.0) == "23,456 characters, 23.5 k per second"
+    assert progress_rate(2_345_678, "bytes", 0.5) == "2,345,678 bytes, 4.69 M per second"
