@@ -152,9 +152,12 @@ def measure_of(title: str, main: str) -> str:
 def check_mean(
     check: Check, at: str, part: dict[str, Any], arm: str, measure: str, shown: str
 ) -> None:
-    """``4.138 ± 0.012 (3.9)``: mean, deviation over seeds, and the mean of untrained models."""
+    """``4.138 ± 0.012 (3.9)``: mean, deviation over seeds, and the mean of untrained models.
+
+    An arm without a single score of this kind shows nothing.
+    """
     own = again.values(part, arm, measure)
-    wanted = [mean(own)] + ([again.deviation(own)] if len(own) > 1 else [])
+    wanted = ([mean(own)] if own else []) + ([again.deviation(own)] if len(own) > 1 else [])
     wanted += [mean(t) for t in [again.values(part, arm, f"untrained.{measure}")] if t]
     numbers = NUMBER.findall(shown)
     check.same(f"{at}: numbers", str(len(numbers)), str(len(wanted)))
