@@ -31,10 +31,10 @@ from crammed.model.trained import load_trained
 from crammed.runs.listing import list_runs
 from crammed.terminal.progress import SILENT
 from crammed.training.update.planned import Update
-from crammed.training.update.step import TrainStep
 from support.adapting import FAMILIES, SMALL, adapt, save_family
 from support.models import save_model, save_tokenizer, untrained, word_pieces
 from support.text import tiny
+from support.training import interrupt_at
 
 
 @pytest.fixture(scope="module")
@@ -139,18 +139,9 @@ def test_interrupted_and_repeated_it_ends_in_the_same_weights(
 ) -> None:
     words = ("train.checkpoint_seconds=1e-9", "train.log_seconds=1e-9")
     whole = adapt(originals[family], text_file, tmp_path / "whole", *words, budget="5updates")
-    apply, calls = TrainStep.apply, []
-
-    def dying(self: TrainStep, factor: float) -> Tensor | None:
-        calls.append(factor)
-        if len(calls) == 4:
-            raise RuntimeError("as if the machine had stopped")
-        return apply(self, factor)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainStep, "apply", dying)
-        with pytest.raises(RuntimeError, match="as if"):
-            adapt(originals[family], text_file, tmp_path / "run", *words, budget="5updates")
+    interrupt_at(monkeypatch, 4)
+    with pytest.raises(KeyboardInterrupt):
+        adapt(originals[family], text_file, tmp_path / "run", *words, budget="5updates")
     again = adapt(originals[family], text_file, tmp_path / "run", *words, budget="5updates")
     events = (tmp_path / "run" / "events.jsonl").read_text()
     assert events.count('"resume"') == 1

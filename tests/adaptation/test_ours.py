@@ -117,3 +117,4 @@ def test_a_run_that_began_with_the_model_of_transformers_goes_on_with_it(tmp_pat
     fresh = {f"model.{k}": v for k, v in tiny("bert-base").model.model_dump(mode="json").items()}
     older = with_values(config, {**fresh, "model.token_types": 0, **before})
     assert original.own(older) is None
+    assert not original.is_ours(older)

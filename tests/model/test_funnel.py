@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,12 +20,10 @@ from crammed.model.count import train_flops_per_token
 from crammed.model.encoder import Encoder, initialise
 from crammed.model.funnel import Pairs, pooled_length, poolings
 from crammed.model.traffic import attention_bytes, attention_flops, traffic
-from crammed.training.update.build import build
 from crammed.training.update.memory import allocated
-from crammed.training.update.step import TrainStep
-from support.steps import SPECIALS, rows_of, update_of
+from support.steps import SPECIALS, check_microbatches
 from support.text import tiny
-from support.training import train
+from support.training import interrupt_at, train
 from support.variants import VOCAB, configuration, random_model, some_ids
 
 ONCE: dict[str, Any] = {"pool_at": (1,), "layers": 3, "unpooled_layers": 1}
@@ -173,15 +169,7 @@ WORDS = "model.layers=4 model.pool_at=[1,2] model.unpooled_layers=1 train.attent
 
 
 def test_updates_do_not_depend_on_the_microbatch(cpu: Device) -> None:
-    found = []
-    for rows in (12, 5):
-        step = build(
-            tiny("crammed", *WORDS.split()), 256, SPECIALS, replace(cpu, microbatch_rows=rows)
-        )
-        loss = step.gradients(rows_of(12), update_of(12))
-        found.append([loss, *(p.grad for p in step.parameters)])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    check_microbatches(tiny("crammed", *WORDS.split()), cpu)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -233,19 +221,9 @@ def test_a_killed_run_resumes_and_gives_the_same_weights(
     words = [*WORDS.split(), "train.checkpoint_seconds=1e-9"]
     config = tiny("crammed", *words, budget={"limit": "5updates"})
     whole = train(config, corpus, tmp_path / "whole", cpu).model.state_dict()
-    apply: Callable[[TrainStep, float], Tensor | None] = TrainStep.apply
-    calls = 0
-
-    def dying(step: TrainStep, factor: float) -> Tensor | None:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise KeyboardInterrupt
-        return apply(step, factor)
-
-    monkeypatch.setattr(TrainStep, "apply", dying)
+    begun = interrupt_at(monkeypatch, 3)
     with pytest.raises(KeyboardInterrupt):
         train(config, corpus, tmp_path / "run", cpu)
     resumed = train(config, corpus, tmp_path / "run", cpu).model.state_dict()
-    assert calls == 3 + 3
+    assert len(begun) == 3 + 3
     assert all(torch.equal(weight, whole[name]) for name, weight in resumed.items())

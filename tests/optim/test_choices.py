@@ -26,13 +26,10 @@ from crammed.machine.device import Device
 from crammed.optim.build import Optimizers, build_optimizer, update_flops
 from crammed.rules.recipe import load_config
 from crammed.rules.sizing import flops_per_token
-from crammed.runs.directory import RunDir
-from crammed.training.checkpoint import Checkpoints, load_checkpoint
 from crammed.training.plan import Planner
-from crammed.training.session import Session
 from crammed.training.update.build import build
 from crammed.training.update.step import TrainStep
-from support.steps import SPECIALS, rows_of, update_of
+from support.steps import SPECIALS, rows_of, update_of, whole_and_resumed
 from support.text import tiny
 
 KINDS = kinds_of(RunConfig)["optim"].kinds
@@ -118,15 +115,9 @@ def test_it_goes_on_from_a_checkpoint_with_the_same_bits(
     name: str, cpu: Device, tmp_path: Path
 ) -> None:
     config = config_with(name)
-    whole = trained(build(config, 256, SPECIALS, cpu), range(6))
-    first = build(config, 256, SPECIALS, cpu)
-    trained(first, range(3))
-    with RunDir.open(tmp_path / "run", config) as run:
-        Checkpoints(Session.untimed(run, first, corpus_sha256="corpus")).save(Work(updates=3))
-    second = build(config, 256, SPECIALS, cpu)
-    assert load_checkpoint(run.checkpoints, second, "corpus").state.work.updates == 3
-    for a, b in zip(whole, trained(second, range(3, 6)), strict=True):
-        assert torch.equal(a, b)
+    whole, second = whole_and_resumed(config, cpu, tmp_path / "run", trained)
+    for one, other in zip(whole.parameters, second.parameters, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize(("name", "option"), OPTIONS)

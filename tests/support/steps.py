@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,9 @@ from crammed.config import RunConfig
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM
+from crammed.runs.directory import RunDir
+from crammed.training.checkpoint import Checkpoints, load_checkpoint
+from crammed.training.session import Session
 from crammed.training.update.build import build
 from crammed.training.update.planned import Update
 from crammed.training.update.step import TrainStep
@@ -50,3 +54,32 @@ def rows_of(count: int, seed: int = 0) -> Tensor:
 
 def update_of(count: int, number: int = 0) -> Update:
     return Update(number, count * number, count, 1.0, 0.25, Work())
+
+
+def check_microbatches(config: RunConfig, device: Device) -> None:
+    """An update of twelve rows has the same gradients in one part as in parts of five."""
+    found = []
+    for rows in (12, 5):
+        step, _ = step_with(device, config, microbatch_rows=rows)
+        loss = step.gradients(rows_of(12), update_of(12))
+        found.append([loss, *(p.grad for p in step.parameters)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def whole_and_resumed(
+    config: RunConfig, device: Device, out: Path, train: Callable[[TrainStep, range], object]
+) -> tuple[TrainStep, TrainStep]:
+    """A step after six updates, and one that goes on from a checkpoint after three of them.
+
+    Args:
+        train: does the updates of these numbers.
+    """
+    whole, first, second = (build(config, 256, SPECIALS, device) for _ in range(3))
+    train(whole, range(6))
+    train(first, range(3))
+    with RunDir.open(out, config) as run:
+        Checkpoints(Session.untimed(run, first, corpus_sha256="corpus")).save(Work(updates=3))
+    assert load_checkpoint(run.checkpoints, second, "corpus").state.work.updates == 3
+    train(second, range(3, 6))
+    return whole, second

@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+from torch import Tensor
+
 from crammed.budget import Clock
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
@@ -12,6 +15,7 @@ from crammed.machine.device import Device
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import SILENT, Progress
 from crammed.training.loop import Trained, pretrain
+from crammed.training.update.step import TrainStep
 
 
 def train(
@@ -25,3 +29,21 @@ def train(
     """Train in the run directory `out`, or resume there."""
     with RunDir.open(out, config) as run:
         return pretrain(config, corpus, run, device, progress, clock)
+
+
+def interrupt_at(monkeypatch: pytest.MonkeyPatch, number: int) -> list[float]:
+    """Interrupt the `number`-th update from now on, and that alone.
+
+    Returns:
+        The factors of all updates that were begun, to which more are added.
+    """
+    apply, begun = TrainStep.apply, list[float]()
+
+    def applied(step: TrainStep, factor: float) -> Tensor | None:
+        begun.append(factor)
+        if len(begun) == number:
+            raise KeyboardInterrupt
+        return apply(step, factor)
+
+    monkeypatch.setattr(TrainStep, "apply", applied)
+    return begun

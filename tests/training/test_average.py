@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from crammed.budget import Work
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
@@ -15,13 +14,11 @@ from crammed.machine.device import Device
 from crammed.runs.directory import RunDir
 from crammed.runs.logs import read_events
 from crammed.terminal.progress import SILENT
-from crammed.training.checkpoint import Checkpoints, load_checkpoint
 from crammed.training.loop import pretrain
-from crammed.training.session import Session
 from crammed.training.update.average import KEY, is_average
 from crammed.training.update.build import build
 from crammed.training.update.step import TrainStep
-from support.steps import SPECIALS, rows_of, update_of
+from support.steps import SPECIALS, rows_of, update_of, whole_and_resumed
 from support.text import tiny
 
 
@@ -86,13 +83,7 @@ def test_it_goes_on_from_a_checkpoint_with_the_same_bits(
     word: str, cpu: Device, tmp_path: Path
 ) -> None:
     config = tiny("crammed", word)
-    whole, first, second = (build(config, 256, SPECIALS, cpu) for _ in range(3))
-    trained(whole, range(6))
-    trained(first, range(3))
-    with RunDir.open(tmp_path / "run", config) as run:
-        Checkpoints(Session.untimed(run, first, corpus_sha256="corpus")).save(Work(updates=3))
-    load_checkpoint(run.checkpoints, second, "corpus")
-    trained(second, range(3, 6))
+    whole, second = whole_and_resumed(config, cpu, tmp_path / "run", trained)
     for one, other in zip(whole.parameters, second.parameters, strict=True):
         kept, found = whole.optimizer.state[one], second.optimizer.state[other]
         assert any(map(is_average, kept))

@@ -20,13 +20,10 @@ from crammed.model.count import parameters
 from crammed.model.electra import Electra, lasting
 from crammed.model.encoder import MaskedLM
 from crammed.optim.build import update_flops
-from crammed.runs.directory import RunDir
-from crammed.training.checkpoint import Checkpoints, load_checkpoint
 from crammed.training.plan import Planner
-from crammed.training.session import Session
 from crammed.training.update.build import build
 from crammed.training.update.step import TrainStep
-from support.steps import SPECIALS, rows_of, update_of
+from support.steps import SPECIALS, rows_of, update_of, whole_and_resumed
 from support.text import tiny
 
 ELECTRA = "objective.name=electra"
@@ -153,13 +150,7 @@ def test_it_goes_on_from_a_checkpoint_with_the_same_bits(
     cpu: Device, tmp_path: Path, more: str
 ) -> None:
     config = tiny("crammed", ELECTRA, more)
-    whole, first, second = (build(config, 256, SPECIALS, cpu) for _ in range(3))
-    _train(whole, range(6))
-    _train(first, range(3))
-    with RunDir.open(tmp_path / "run", config) as run:
-        Checkpoints(Session.untimed(run, first, corpus_sha256="corpus")).save(Work(updates=3))
-    load_checkpoint(run.checkpoints, second, "corpus")
-    _train(second, range(3, 6))
+    whole, second = whole_and_resumed(config, cpu, tmp_path / "run", _train)
     for one, other in zip(whole.parameters, second.parameters, strict=True):
         assert torch.equal(one, other)
         kept, found = whole.optimizer.state[one], second.optimizer.state[other]

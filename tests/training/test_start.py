@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from crammed.training.update.build import new_model
 from crammed.training.update.step import TrainStep
 from support.costs import play_costs
 from support.text import FakeClock, tiny
-from support.training import train
+from support.training import interrupt_at, train
 
 START = "model.embedding_start=cooccurrence"
 ROW = 32
@@ -180,17 +179,7 @@ def test_a_resumed_run_does_not_begin_again(
     config = asked("6updates", "train.checkpoint_seconds=1e-9", "model.dropout=0.1")
     whole = train(config, corpus, tmp_path / "whole", cpu).model.state_dict()
     assert len(noted) == 1
-    apply: Callable[[TrainStep, float], Tensor | None] = TrainStep.apply
-    calls = 0
-
-    def dying(step: TrainStep, factor: float) -> Tensor | None:
-        nonlocal calls
-        calls += 1
-        if calls == 4:
-            raise KeyboardInterrupt
-        return apply(step, factor)
-
-    monkeypatch.setattr(TrainStep, "apply", dying)
+    interrupt_at(monkeypatch, 4)
     with pytest.raises(KeyboardInterrupt):
         train(config, corpus, tmp_path / "run", cpu)
     assert len(noted) == 2

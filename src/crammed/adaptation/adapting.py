@@ -115,10 +115,8 @@ class Adaptation:
         own = self.original.own(config)
         if own is None:
             return objective.step_of(self.original.model(config), config, corpus, device)
-        specials, begins = (
-            Specials.of(corpus.tokenizer),
-            word_beginnings(config, corpus, device.torch),
-        )
+        begins = word_beginnings(config, corpus, device.torch)
+        specials = Specials.of(corpus.tokenizer)
         return step_of(own.to(device.torch), config, specials, device, begins)
 
     def announce(self, config: RunConfig, device: Device, progress: Progress) -> None:
@@ -132,7 +130,7 @@ class Adaptation:
             f"{counted(config.batch.rows, 'row')} of {config.data.row_length} tokens, learning "
             f"rate {config.optim.lr:.1e}"
         )
-        if original.exact is not None:
+        if original.is_ours(config):
             progress.line("engine  our own, which computes the same logits as transformers")
         if words := original.new_words:
             progress.line(

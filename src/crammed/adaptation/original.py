@@ -119,9 +119,7 @@ class Original:
     @cached_property
     def exact(self) -> ModelConfig | None:
         """Our configuration of it; None if our engine does not compute what it computes."""
-        if (
-            len(set(self.backbone.dropouts().values())) > 1
-        ):  # ours would have to know which is where
+        if len(set(self.backbone.dropouts().values())) > 1:  # and which is where, we do not know
             return None
         return same_architecture(self.backbone.masked_lm_to_train(0, None)[0])
 
@@ -161,16 +159,21 @@ class Original:
         embed_words(model.model, self.backbone.tokenizer, self.new_words, drawn)
         return HuggingFaceMaskedLM(model.model)  # whose products may be others now
 
+    def is_ours(self, config: RunConfig) -> bool:
+        """Whether our engine trains it in a run with this configuration.
+
+        A run of an earlier version, which counted with an outline, began with theirs.
+        """
+        exact = self.exact
+        return exact is not None and config.model == exact.with_dropout(config.model.dropout)
+
     def own(self, config: RunConfig) -> MaskedLM | None:
-        """The model to train in our engine, on the CPU, in training mode; None if it cannot be.
+        """The model to train in our engine, on the CPU; None if theirs is trained.
 
         Raises:
             InputError: as `model`.
         """
-        exact = self.exact  # earlier versions counted with an outline, and so began with theirs
-        if exact is None or config.model != exact.with_dropout(config.model.dropout):
-            return None
-        return adopted(self.model(config), config.model)
+        return adopted(self.model(config), config.model) if self.is_ours(config) else None
 
     def _check_weights(self, loaded: dict[str, Tensor]) -> None:
         """Refuse weights that were lost, as RoBERTa's ``lm_head.bias`` is before transformers 4.50.

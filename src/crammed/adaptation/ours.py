@@ -6,7 +6,7 @@ Whether an architecture is the same is read from its configuration, and then see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from crammed.config import ModelConfig
 from crammed.evaluation.backbones.huggingface import HuggingFaceMaskedLM
 from crammed.export.huggingface import TOLERANCE
-from crammed.export.native import FORMATS, read_bert, read_modernbert
+from crammed.export.native import FORMATS
 from crammed.model.encoder import MaskedLM
 
 LENGTH = 128
@@ -26,18 +26,22 @@ _NOT_COMPARED = frozenset({"architectures", "initializer_range"})
 _STARTS = frozenset(
     {"attention_start", "decoder_bias_start", "embedding_start", "matrix_start", "zero_outputs"}
 )
+"""Fields of ours that say how a model began: this one has begun."""
+OWN_CODE = "crammed"
+"""The `model_type` of exports with our own code."""
 
 
 def same_architecture(theirs: HuggingFaceMaskedLM) -> ModelConfig | None:
     """Our configuration of a model of transformers; None if ours computes something else."""
-    config, sizes = theirs.model.config, theirs.model.get_input_embeddings().weight.shape
-    read = _READ.get(config.model_type)
-    values = config.to_dict()
+    kind, values = theirs.model.config.model_type, theirs.model.config.to_dict()
+    if kind not in FORMATS and kind != OWN_CODE:
+        return None
     try:
-        found = None if read is None else ModelConfig.model_validate(read(values))
+        read = _read_own if kind == OWN_CODE else FORMATS[kind].read
+        found = ModelConfig.model_validate(read(values))
     except (ValidationError, KeyError):  # what no option of ours describes
         return None
-    if found is None or not _agrees(found, config.model_type, values, sizes[0]):
+    if kind != OWN_CODE and not _agrees(found, kind, values):
         return None
     ours = adopted(theirs, found)
     return found if ours is not None and _difference(ours, theirs) <= TOLERANCE else None
@@ -45,7 +49,10 @@ def same_architecture(theirs: HuggingFaceMaskedLM) -> ModelConfig | None:
 
 @torch.no_grad()
 def adopted(theirs: HuggingFaceMaskedLM, config: ModelConfig) -> MaskedLM | None:
-    """Our model of this configuration with their weights; None if they hold more than it does."""
+    """Our model of this configuration with their weights.
+
+    None if they lack some of its weights, or have others where its own are always 0.
+    """
     ours = MaskedLM(config, theirs.model.get_input_embeddings().num_embeddings)
     given = theirs.model.state_dict()
     named = _named(ours, config, theirs.model.config.model_type)
@@ -71,13 +78,11 @@ def _named(ours: MaskedLM, config: ModelConfig, kind: str) -> dict[str, Tensor]:
     return weights if kind not in FORMATS else FORMATS[kind].weights(weights, config)
 
 
-def _agrees(found: ModelConfig, kind: str, values: Mapping[str, Any], vocab_size: int) -> bool:
+def _agrees(found: ModelConfig, kind: str, values: Mapping[str, Any]) -> bool:
     """Whether a native export of this configuration has the values that theirs has."""
-    if kind not in FORMATS:
-        return True
     if FORMATS[kind].obstacles(found):
         return False
-    own = FORMATS[kind].config(found, vocab_size)
+    own = FORMATS[kind].config(found, values["vocab_size"])
     compared = own.keys() & values.keys() - _NOT_COMPARED
     return all(own[k] == values[k] for k in compared if "dropout" not in k and "pooling" not in k)
 
@@ -100,10 +105,3 @@ def _read_own(values: Mapping[str, Any]) -> dict[str, Any]:
     names = ModelConfig.model_fields.keys() & values.keys() - _STARTS
     fields = {name: values[name] for name in names}
     return {**fields, "max_length": values["max_position_embeddings"]}
-
-
-_READ: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "bert": read_bert,
-    "modernbert": read_modernbert,
-    "crammed": _read_own,
-}

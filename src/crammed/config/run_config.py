@@ -205,7 +205,6 @@ class RunConfig(Section):
             raise ValueError(
                 f"model.mixer={self.model.mixer} mixes the whole row: set objective.name=masked"
             )
-
         if isinstance(self.objective, ElectraConfig):
             self._check_electra(self.objective)
         if name == "causal-first" and self.model.pool_at:
@@ -213,7 +212,6 @@ class RunConfig(Section):
                 "model.pool_at makes one of two tokens, one of which is to be predicted from the "
                 "other: set objective.name=masked"
             )
-
         if name == "contrast" and any(length % 2 for length in self.lengths()):
             raise ValueError(
                 "objective.name=contrast halves rows: set data.row_length to an even number, and "
@@ -243,11 +241,11 @@ class RunConfig(Section):
                     "masking.rate, or lower objective.masked"
                 )
 
-    def generator(self, model: ModelConfig | None = None) -> ModelConfig | None:
-        """What learns beside the model, or beside another one, and replaces tokens; or None."""
+    def generator(self) -> ModelConfig | None:
+        """What learns beside the model, and replaces tokens; None if nothing does."""
         if not isinstance(self.objective, ElectraConfig):
             return None
-        return self.objective.generator_of(model or self.model)
+        return self.objective.generator_of(self.model)
 
     def rows_compared(self) -> int:
         """How many rows of an update its loss compares with one another; 1 if none."""

@@ -263,10 +263,7 @@ def read_bert(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bert_weights(weights: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """Our parameters under BERT's names, with the fused query-key-value product split in three.
-
-    Like the others, the parts are views of the given tensors.
-    """
+    """Our parameters under BERT's names, with the fused query-key-value product split in three."""
     split: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         if ".attention.qkv." in name:
@@ -343,16 +340,20 @@ class NativeFormat:
     Attributes:
         obstacles: why it cannot represent a model; empty if it can.
         config: its config.json, for a model and a vocabulary size.
-        weights: our parameters under its names.
+        read: the values of `ModelConfig` for a config.json of this class.
+        weights: our parameters under its names, as views where that is possible.
     """
 
     obstacles: Callable[[ModelConfig], list[str]]
     config: Callable[[ModelConfig, int], dict[str, Any]]
+    read: Callable[[Mapping[str, Any]], dict[str, Any]]
     weights: Callable[[dict[str, Tensor], ModelConfig], dict[str, Tensor]]
 
 
 FORMATS = {
-    "modernbert": NativeFormat(modernbert_obstacles, modernbert_config, modernbert_weights),
-    "bert": NativeFormat(bert_obstacles, bert_config, bert_weights),
+    "modernbert": NativeFormat(
+        modernbert_obstacles, modernbert_config, read_modernbert, modernbert_weights
+    ),
+    "bert": NativeFormat(bert_obstacles, bert_config, read_bert, bert_weights),
 }
 """The built-in classes, preferred ones first."""

@@ -27,10 +27,8 @@ from crammed.config import CleanConfig, DownstreamConfig
 from crammed.data.preparing.cleaning import entities, own
 from crammed.data.preparing.cleaning.c4 import by_c4_rules
 from crammed.data.preparing.cleaning.downstream import Downstream, downstream_settings
-from crammed.data.preparing.cleaning.entities import entity_step
 from crammed.data.preparing.cleaning.gopher import by_gopher_rules
 from crammed.data.preparing.cleaning.language import language_filter
-from crammed.data.preparing.cleaning.own import own_filter
 from crammed.data.preparing.cleaning.personal import masked
 from crammed.data.preparing.cleaning.unicode import normalise
 
@@ -51,6 +49,7 @@ def steps_of(config: CleanConfig) -> Steps:
             `config.function` is not a function, or `config.entities` no pipeline; or a language is
             unknown.
     """
+    function, pipeline = config.function, config.entities
     every: list[tuple[str, Step | None]] = [
         ("unicode", normalise if config.unicode else None),
         ("personal", masked if config.personal == "mask" else None),
@@ -59,9 +58,9 @@ def steps_of(config: CleanConfig) -> Steps:
         ("languages", language_filter(config.languages) if config.languages is not None else None),
         ("gopher", by_gopher_rules if config.gopher else None),
         ("c4", by_c4_rules if config.c4 else None),
-        ("function", own_filter(config.function) if config.function is not None else None),
+        ("function", own.own_filter(function) if function is not None else None),
         ("downstream", _unless_downstream(config.downstream)),
-        ("entities", entity_step(config.entities) if config.entities is not None else None),
+        ("entities", entities.entity_step(pipeline) if pipeline is not None else None),
     ]
     return tuple((name, step) for name, step in every if step is not None)
 
@@ -121,12 +120,12 @@ def for_workers(config: CleanConfig) -> CleanConfig:
         found["downstream"] = tuple(suite.absolute() for suite in config.downstream)
     if config.function is not None:
         found["function"] = own.located(config.function)
-        own_filter(found["function"])  # now rather than when it is needed
+        own.own_filter(found["function"])  # now rather than when it is needed
     if config.languages is not None:
         language_filter(config.languages)
     if config.entities is not None:
         found["entities"] = entities.located(config.entities)
-        entity_step(found["entities"])
+        entities.entity_step(found["entities"])
     return config.model_copy(update=found)
 
 

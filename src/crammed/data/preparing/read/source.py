@@ -28,9 +28,7 @@ from crammed.errors import InputError
 from crammed.files.faults import disk_faults
 from crammed.files.scratch import scratch_folder
 from crammed.formats import hub
-from crammed.formats.documents import (
-    ReadOptions,
-)
+from crammed.formats.documents import ReadOptions
 from crammed.formats.lines import File, printable
 from crammed.formats.plain import SMALL, choose_documents
 from crammed.formats.sniff import format_by_content
