@@ -40,8 +40,11 @@ def misfit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str |
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether no tensor holds an infinity or a NaN; waits for their device once."""
+    """Whether no tensor holds an infinity or a NaN; waits for each of their devices once."""
+    ends: dict[torch.device, list[Tensor]] = {}
     with torch.no_grad():
         # Extremes reveal any infinity or NaN, and take no memory: aminmax returns a NaN as both.
-        ends = [end.float() for t in tensors if t.numel() for end in t.aminmax()]
-        return not ends or bool(torch.stack(ends).isfinite().all())
+        for tensor in tensors:  # some optimizers count their steps on the host
+            if tensor.numel():
+                ends.setdefault(tensor.device, []).extend(e.float() for e in tensor.aminmax())
+        return all(bool(torch.stack(each).isfinite().all()) for each in ends.values())
