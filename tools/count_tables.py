@@ -6,9 +6,11 @@ from crammed.machine.cards import CARDS
 from crammed.planning.oncard import counted_speed
 from crammed.quantity import quantity
 from crammed.rules.recipe import ask
-from layout import row_of, rule, tabled, there
+from layout import NOT_YET, row_of, rule, tabled, there
 
 A_DAY = 86_400
+LEAST = 1e-4
+"""Parts that take fewer seconds are left out."""
 
 
 def cards_table(recipes: list[str]) -> str:
@@ -57,3 +59,30 @@ def paper_table(names: list[str]) -> str:
         "| tokens/s, by the model |"
     )
     return tabled(head, rows, results)
+
+
+def parts_table(names: list[str]) -> str:
+    """What each part of a step took on a card, beside its count on paper.
+
+    Args:
+        names: the profile, and the step on paper of the same shape.
+    """
+    results = there(names)
+    if len(results) < len(names):
+        return NOT_YET
+    profile, paper = results
+    counted = {
+        part: f"{1e3 * count['seconds']:.1f} ms"
+        for part, count in next(iter(paper["loops"].values()))["parts"].items()
+    }
+    rows = [
+        row_of(part, f"{1e3 * taken:.1f} ms", counted.get(part, ""))
+        for part, taken in profile["groups"].items()
+        if taken >= LEAST
+    ]
+    whole = next(iter(paper["loops"].values()))["seconds"]
+    rows.append(
+        row_of("all kernels", f"{1e3 * profile['kernel_seconds']:.1f} ms", f"{1e3 * whole:.1f} ms")
+    )
+    rows.append(row_of("no kernel runs", f"{1e3 * profile['idle_seconds']:.1f} ms", ""))
+    return tabled("| part | measured | counted |", rows, results)

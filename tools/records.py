@@ -285,6 +285,7 @@ MAKERS = {
     "plan": benchmark_tables.plan_table,
     "cards": count_tables.cards_table,
     "paper": count_tables.paper_table,
+    "parts": count_tables.parts_table,
     "contest": cpu_tables.contest_table,
     "answer": cpu_tables.answer_table,
     "sweep": cpu_tables.sweep_table,
