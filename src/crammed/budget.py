@@ -143,6 +143,16 @@ class Limits:
         """Progress u: the share used of whichever limit is nearer."""
         return max(self.budget.share(work, charged_seconds), work.tokens / self.most_tokens)
 
+    def trained(self, work: Work, charged_seconds: float, begun: float) -> float:
+        """Progress of training, which the schedules follow: 0 when the first update begins.
+
+        Args:
+            begun: the share of the budget that was spent by then.
+        """
+        share = self.budget.share(work, charged_seconds)
+        left = (share - begun) / (1.0 - begun) if begun < 1.0 else 1.0
+        return max(left, work.tokens / self.most_tokens)
+
 
 class Ledger:
     """Books every second since its creation to one account: that of the innermost open context.

@@ -156,14 +156,22 @@ def test_a_budget_of_time_pays_for_the_start(
     assert abs(planned["updates"] - trained.work.updates) <= 1
 
 
+PRICED = ("batch.rows=8", "masking.rate=0.25")
+
+
+def flops_of(corpus: Corpus) -> tuple[float, float]:
+    """FLOPs before the first update, and of an update, of a run with the values `PRICED`."""
+    plain = tiny("crammed", *PRICED)
+    one = 8 * ROW * train_flops_per_token(plain.model, corpus.vocab_size, ROW, 8)
+    one += update_flops(plain.model, corpus.vocab_size, plain.optim)
+    return factorisation_flops(corpus.vocab_size, plain.model.width), one
+
+
 def test_a_budget_of_flops_pays_for_the_products(
     tmp_path: Path, corpus: Corpus, cpu: Device
 ) -> None:
-    plain = tiny("crammed", "batch.rows=8", "masking.rate=0.25")
-    one = 8 * ROW * train_flops_per_token(plain.model, corpus.vocab_size, ROW, 8)
-    one += update_flops(plain.model, corpus.vocab_size, plain.optim)
-    before = factorisation_flops(corpus.vocab_size, plain.model.width)
-    config = asked(f"{before + 3.5 * one}flop", "batch.rows=8", "masking.rate=0.25")
+    before, one = flops_of(corpus)
+    config = asked(f"{before + 3.5 * one}flop", *PRICED)
     trained = train(config, corpus, tmp_path / "run", cpu)
     assert trained.work.updates == 3
     assert trained.u == pytest.approx((before + 3 * one) / (before + 3.5 * one))
@@ -176,7 +184,9 @@ def test_a_resumed_run_does_not_begin_again(
     monkeypatch: pytest.MonkeyPatch,
     noted: list[np.ndarray[Any, Any]],
 ) -> None:
-    config = asked("6updates", "train.checkpoint_seconds=1e-9", "model.dropout=0.1")
+    before, one = flops_of(corpus)
+    values = ("train.checkpoint_seconds=1e-9", "model.dropout=0.1")
+    config = asked(f"{before + 6.5 * one}flop", *PRICED, *values)
     whole = train(config, corpus, tmp_path / "whole", cpu).model.state_dict()
     assert len(noted) == 1
     interrupt_at(monkeypatch, 4)

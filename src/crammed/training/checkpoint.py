@@ -59,7 +59,7 @@ class TrainState:
         end: None while training goes on.
         over: why a rule of the recipe ended the run; None if none did.
         layers: how many layers are in use; None in older versions.
-        rows: as in `Planner`.
+        rows, begun: as in `Planner`; older versions began at 0.
     """
 
     work: Work = field(default_factory=Work)
@@ -73,6 +73,7 @@ class TrainState:
     over: str | None = None
     layers: int | None = None
     rows: int | None = None
+    begun: float = 0.0
 
 
 class Checkpoints:
@@ -125,6 +126,7 @@ class Checkpoints:
             over,
             step.growth.layers,
             self._session.planner.rows,
+            self._session.planner.begun,
         )
         with self._session.agenda.saving():
             weights = dict(step.model.named_parameters())

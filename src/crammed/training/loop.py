@@ -103,7 +103,7 @@ def pretrain(
         progress.line(f"checkpoint  {words}: resuming from {loaded.generation}")
     note_processes(run, group, progress, resumed=loaded.state.work.updates > 0)
     planner = Planner(config, corpus.vocab_size, corpus.rows, ledger, device.synchronize)
-    planner.go_on(loaded.state.detour, loaded.state.rows)
+    planner.go_on(loaded.state.detour, loaded.state.rows, loaded.state.begun)
     stream, work = RowStream(corpus, config.seed, config.order), loaded.state.work
     if loaded.generation is None:
         with ledger.account("compile"):

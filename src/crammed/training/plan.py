@@ -97,6 +97,8 @@ class Planner:
 
     Attributes:
         detour: what returns after divergence have changed.
+        begun: the share of the budget that was spent when the first update began, such as on
+            compiling; schedules begin there.
         reached: place in the stream after the rows of the last update.
         rows: rows of the next update, as the last one's gradients say; None if the ramp says.
     """
@@ -112,6 +114,7 @@ class Planner:
         self.limits = Limits(config.budget.limit, config.most_tokens(corpus_rows))
         self.deadline = Deadline(config.budget.limit, ledger, synchronize)
         self.detour = Detour()
+        self.begun = 0.0
         self.reached = 0
         self.rows: int | None = None
         self._config = config
@@ -126,12 +129,15 @@ class Planner:
 
     def next(self, work: Work) -> Update | None:
         """The update that follows `work`, which begins now; None if none fits the limits."""
-        u = self.limits.progress(self._start + work, self.deadline.begin())
+        charged = self.deadline.begin()
+        if work.updates == 0:
+            self.begun = self.limits.budget.share(self._start + work, charged)
+        u = self.limits.trained(self._start + work, charged, self.begun)
         rows, rate = self.rows or self._config.batch.rows_at(u), self._config.mask_rate_at(u)
         layers, pieces = self._config.layers_at(u), self._config.pieces_at(u)
         cost = self._cost(work.updates, rows, rate, layers, pieces)
         charged = self.deadline.expected(rows)
-        end = self.limits.progress(self._start + work + cost, charged)
+        end = self.limits.trained(self._start + work + cost, charged, self.begun)
         if end > 1.0 or charged >= self.deadline.seconds:
             return None
         dropped = self._config.dropped_at(u)
@@ -140,9 +146,9 @@ class Planner:
         self.reached = first_row + rows
         return Update(work.updates, first_row, rows, factor, rate, cost, layers, pieces, dropped)
 
-    def go_on(self, detour: Detour, rows: int | None) -> None:
+    def go_on(self, detour: Detour, rows: int | None, begun: float) -> None:
         """Go on with what a checkpoint says; `rows` is None at the start of a run."""
-        self.detour = detour
+        self.detour, self.begun = detour, begun
         self.rows = rows or self._config.batch.rows_after(None, enough=True)
 
     def adapt(self, *, enough: bool) -> None:
@@ -195,7 +201,7 @@ def refuse_too_little(
     """
     vocabulary = len(SPECIALS) if vocab_size is None else vocab_size
     planner = Planner(config, vocabulary, corpus_rows, Ledger(()))
-    planner.go_on(Detour(), None)
+    planner.go_on(Detour(), None, 0.0)
     if planner.next(Work()) is None:
         raise planner.nothing_fits()
 

@@ -47,7 +47,7 @@ def go_back(session: Session, checkpoints: Checkpoints, fault: Diverged) -> Work
         detour = replace(detour, skipped_rows=planner.reached - saved.work.rows)
     else:
         detour = replace(detour, rate=rule.factor * detour.rate)
-    planner.go_on(detour, saved.rows)
+    planner.go_on(detour, saved.rows, saved.begun)
     checkpoints.save(saved.work, again=True)
     changed = {"skipped_rows": detour.skipped_rows, "rate": detour.rate}
     run.event("back", update=saved.work.updates, lost_s=lost, **changed)
