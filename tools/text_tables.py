@@ -195,9 +195,9 @@ def gpu_table(names: list[str]) -> str:
         rows += [row_of(str(text), ", ".join(each), *cells) for cells, each in ends.items()]
     head = "| text | minutes | layers x width | tokens read | readings | ends after |"
     words = (
-        f"Counted, not measured: the FLOPs of the tokens at half of the peak of an {GPU}. Models "
-        "this small do not come near that, so runs take longer, and where they need more than the "
-        "budget, they read less. Budgets that a text outlasts are left out.",
+        f"Counted, not measured: the FLOPs of the tokens at {SHARE_OF_PEAK} of an {GPU}'s peak. "
+        "Models this small do not come near that, so runs take longer, and where they need more "
+        "than the budget, they read less. Budgets that a text outlasts are left out.",
     )
     return "\n".join([head, rule(head), *rows, "", wrapped(*words)]) + "\n"
 
