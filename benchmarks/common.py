@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 import typer
+from torch._dynamo.utils import compile_times
 
 from crammed.budget import Work
 from crammed.config import RunConfig
@@ -73,6 +74,16 @@ def described(name: str, config: RunConfig, words: Sequence[str] | None, device:
         "parameters": parameters(config.model, config.tokenizer.vocab_size),
         "row_length": config.data.row_length,
     }
+
+
+def compiling() -> dict[str, float]:
+    """Seconds of the compiler's phases so far that took a tenth or more; some contain others.
+
+    ``async_compile.wait`` is what Triton, or the C++ compiler, took longer than everything else.
+    """
+    names, seconds = compile_times(repr="csv", aggregate=True)
+    taken = {name: float(str(each)) for name, each in zip(names, seconds, strict=True)}
+    return {name: each for name, each in taken.items() if each >= 0.1}
 
 
 def random_rows(config: RunConfig, rows: int, number: int = 0) -> torch.Tensor:

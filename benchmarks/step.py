@@ -35,6 +35,7 @@ from common import (
     SPECIALS,
     Json,
     Training,
+    compiling,
     config_of,
     described,
     finish,
@@ -105,6 +106,7 @@ def main(
                 keep(0)
                 raise
         else:
+            result.setdefault("compiling", compiling())  # of ours
             loops.append(loop)
             keep(0)
     for loop in loops:
