@@ -159,6 +159,14 @@ def test_a_step_s_products_are_those_of_the_count(tmp_path: Path, fp8: str) -> N
     assert sum(each["times"] for each in eight) == (3 * 4 * 2 if fp8 == "on" else 0)
 
 
+def gates_on_paper(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
+    """The kernels of the backward pass through the gates of a model of `SMALL`."""
+    out = tmp_path / "paper.json"
+    on_paper(*words, *SMALL, "--rows", "64", "--kernels", "999", "--out", str(out))
+    kernels = json.loads(out.read_text())["loops"]["ours"]["kernels"]
+    return [each for each in kernels if (each["part"], each["where"]) == ("gates", "backward")]
+
+
 SMALL = ["model.layers=3", "model.width=64", "model.head_dim=16", "tokenizer.vocab_size=512"]
 
 
@@ -172,3 +180,15 @@ def test_layers_compiled_as_one_move_what_each_for_itself_does(tmp_path: Path) -
         assert one[each] == whole[each], each
     for part, moved in whole["parts"].items():
         assert one["parts"][part] == pytest.approx(moved), part
+
+
+@pytest.mark.long
+def test_a_gate_s_gradient_is_not_one_pass_that_computes_both_halves_everywhere(
+    tmp_path: Path,
+) -> None:
+    width = load_config("crammed-2022", SMALL).model.ffn_hidden
+    in_regions, last = gates_on_paper(tmp_path, "crammed-2022")
+    for kernel, times, tokens in ((in_regions, 2, 64 * 128), (last, 1, 64 * 32)):
+        assert "cat" not in kernel["kernel"], "the compiler names a masked pass after it"
+        assert kernel["times"] == times
+        assert (kernel["read"], kernel["written"]) == (6 * tokens * width, 4 * tokens * width)

@@ -14,6 +14,7 @@ shortcuts   ways through the layers that leave out work
 growth      depth that doubles in training
 precision   number formats: copies of the weights, loss scaling
 float8      products in 8 bits
+compiling   what the compiler does otherwise on a GPU
 regions     how layers are cut to be compiled
 lanes       threads that each compute a part of the rows
 memory      how many rows fit, and which model is too large

@@ -121,11 +121,13 @@ class TrainStep:
         self.before_microbatch: Callable[[], None] = lambda: None
         self._row_counts: frozenset[int] = frozenset()
         self._in_flight: deque[torch.cuda.Event] = deque()
-        loss = self.objective.loss
+        self._loss = self.objective.loss
         if device.compile:
+            from crammed.training.update.compiling import compiled  # slow: it loads the compiler
+
             own_compiled_code()
-        self._loss = torch.compile(loss, fullgraph=True, dynamic=False) if device.compile else loss
-        if device.compile:  # a shape for each size of a microbatch and each mask rate
+            self._loss = compiled(self._loss, device.torch)
+            # A shape for each size of a microbatch and each mask rate.
             limit = torch._dynamo.config.recompile_limit
             torch._dynamo.config.recompile_limit = max(limit, MOST_SHAPES)
 
