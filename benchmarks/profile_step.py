@@ -31,7 +31,7 @@ GROUPS = (
     # The first match counts; other kernels belong to the parts of `kernel_parts`, and after those
     # to `LEFT`. Names of attention kernels contain words of products as well, and the compiler
     # names a kernel after all its operators, even those that it only feeds.
-    ("attention", r"^(?!triton_).*(flash|fmha|attention|sdpa|mha_)"),
+    ("attention", r"^(?!triton_).*(flash|fmha|attention|sdpa|mha_|cudnn::fusion)"),
     ("loss", r"^aten::(amax|exp_)$"),
     (
         "products",

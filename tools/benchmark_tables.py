@@ -312,7 +312,11 @@ def profile_table(names: list[str]) -> str:
     results, rows = there(names), []
     for result in results:
         whole = result["kernel_seconds"]
-        shares = [f"{name} {100 * s / whole:.0f} %" for name, s in result["groups"].items()]
+        shares = [
+            f"{name} {100 * taken / whole:.0f} %"
+            for name, taken in result["groups"].items()
+            if taken > 0.005 * whole
+        ]
         tokens = result["rows"] * result["row_length"]
         times = f"{1000 * result['seconds']:.1f} ms"
         idle = f"{100 * result['idle_seconds'] / result['seconds']:.0f} %"
