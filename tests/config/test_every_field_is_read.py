@@ -72,6 +72,7 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
                 "batch.ramp=0.5",
                 "batch.quantum=4",
                 "train.latest.every=2",
+                "train.grad_init.updates=1",
                 "objective.name=electra",
             ),
         ),

@@ -145,11 +145,20 @@ def test_several_processes_go_back_together(tmp_path: Path, corpus: Corpus) -> N
         assert (weight - two[name]).norm() <= 1e-4 * weight.norm() + 1e-4, name
 
 
-def test_all_begin_with_the_leader_s_embeddings(tmp_path: Path, corpus: Corpus) -> None:
+@pytest.mark.parametrize(
+    ("option", "computes"),
+    [
+        ("model.embedding_start=cooccurrence", "begin_with_neighbours"),
+        ("train.grad_init.updates=2", "begin_with_scales"),
+    ],
+)
+def test_all_begin_with_the_leader_s_weights(
+    tmp_path: Path, corpus: Corpus, option: str, computes: str
+) -> None:
     """Which the others do not compute: on another machine they might differ in a bit."""
-    words = ("model.embedding_start=cooccurrence", "optim.lr=1e-30", "--budget=3updates")
+    words = (option, "optim.lr=1e-30", "--budget=3updates")
     train(corpus, tmp_path / "one", 1, *words)
-    unable = prepared("import crammed.training.start as s; s.begin_with_neighbours = None")
+    unable = prepared(f"import crammed.training.start as s; s.{computes} = None")
     with group(corpus, tmp_path / "two", [CRAMMED, unable], *words) as members:
         errors = [member.communicate(timeout=PATIENCE)[1] for member in members]
     assert [member.returncode for member in members] == [0, 0], errors

@@ -102,6 +102,7 @@ class RunConfig(Section):
         self._check_growth()
         self._check_lengths()
         self._check_shortcuts()
+        self._check_scaling()
         self._check_objective()
         for rate in (self.masking.rate, self.masking.final_rate):
             if rate is not None and round(rate * (shortest := length // self.pieces_at(0.0))) < 1:
@@ -181,6 +182,17 @@ class RunConfig(Section):
             raise ValueError(
                 f"train.learned_passes={learned} needs model.passes above it, a model from scratch "
                 "and model.residual_scalars=true, with which later passes see the embeddings again"
+            )
+
+    def _check_scaling(self) -> None:
+        train = self.train
+        if train.grad_init is None:
+            return
+        if self.adapts or self.compute.fp8 == "on" or train.grow_at or train.learned_passes:
+            raise ValueError(
+                "train.grad_init needs a model from scratch with all of its layers, and second "
+                "derivatives: leave it out, or else compute.fp8, train.grow_at and "
+                "train.learned_passes"
             )
 
     def _check_objective(self) -> None:

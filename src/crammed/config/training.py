@@ -181,6 +181,23 @@ class LatestConfig(Section):
     """Updates from one copy to the next."""
 
 
+class GradInitConfig(Section):
+    """How the scales of the initial weights are learned (GradInit; Zhu et al. 2021)."""
+
+    updates: Size = 100
+    """Updates of the scales, before the first one of the weights."""
+    rows: Size = 32
+    """Rows of each batch; an update of the scales takes two batches."""
+    rate: PositiveFloat = 1e-2
+    """Learning rate of the scales (tau in the paper)."""
+    lr: PositiveFloat = 1e-3
+    """Size of the step of the weights after which the loss is to be low (eta)."""
+    bound: PositiveFloat = 1000.0
+    """Largest sum of the gradient's absolute values (gamma). `lr` times it is how far a step may
+    lower the loss, to first order. New models begin at about 90 with 2 layers of width 64, and at
+    30,000 with the paper's 16 of 768, which is first brought down."""
+
+
 class TrainConfig(Section):
     """The extent of attention; how often training logs, saves and measures; when it gives up."""
 
@@ -213,6 +230,8 @@ class TrainConfig(Section):
     """Share of the tokens that the middle layers leave out; none of those that are predicted."""
     learned_passes: Annotated[Size | None, Later()] = None
     """How many of `model.passes`, the last ones, get gradients; null is all of them."""
+    grad_init: Annotated[GradInitConfig | None, Later()] = None
+    """Learn a scale for each tensor of a new model, before the first update; null does not."""
     early_stop: EarlyStop | None = None
     divergence: Divergence = Divergence()
 

@@ -15,6 +15,13 @@ Tables = tuple[Tensor, ...]
 """What `Positions.tables` precomputes for all layers."""
 
 
+def used(encoder: nn.Module, name: str) -> Tensor:
+    """The encoder's parameter of this dotted name, or the tensor that is used in its place."""
+    module, _, own = name.rpartition(".")
+    found: Tensor = getattr(encoder.get_submodule(module), own)
+    return found
+
+
 class Positions:
     """Base of the position encodings, and itself the encoding `none`: no positional information.
 
@@ -80,7 +87,7 @@ class LearnedPositions(Positions):
         encoder.positions = Embedding(*self._shape)
 
     def embed(self, encoder: nn.Module, x: Tensor, at: Tensor | None) -> Tensor:
-        table = encoder.get_parameter("positions.weight")
+        table = used(encoder, "positions.weight")
         return x + (table[: x.shape[1]] if at is None else F.embedding(at, table))
 
 
@@ -115,7 +122,7 @@ class ScaledSinusoidalPositions(SinusoidalPositions):
         nn.init.constant_(encoder.get_parameter("position_scale"), self._width**-0.5)
 
     def embed(self, encoder: nn.Module, x: Tensor, at: Tensor | None) -> Tensor:
-        scale = encoder.get_parameter("position_scale")
+        scale = used(encoder, "position_scale")
         return x + (scale * self._table(x, at)).to(x.dtype)
 
 
@@ -200,7 +207,7 @@ class T5Positions(AlibiPositions):
         return (bucket + (ahead > 0) * (len(self.begins) + 1),)
 
     def looked_up(self, encoder: nn.Module, tables: Tables) -> Tables:
-        table = encoder.get_parameter("distances.weight")
+        table = used(encoder, "distances.weight")
         numbers = F.embedding(tables[0].long(), table)  # [S, S, H], or [B, 1, S, S, H]
         heads_first = numbers.movedim(-1, -3)
         return (heads_first if heads_first.dim() == 3 else heads_first.squeeze(1),)

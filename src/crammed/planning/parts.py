@@ -23,6 +23,7 @@ from crammed.model.cooccurrence import begin_with_neighbours
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import SILENT, Progress
 from crammed.training.checkpoint import Checkpoints
+from crammed.training.gradinit import begin_with_scales
 from crammed.training.heldout_meter import HeldoutMeter
 from crammed.training.plan import Planner
 from crammed.training.recorder import Recorder
@@ -56,7 +57,7 @@ class PartTimes:
         log: a log point.
         checkpoint: a checkpoint; 0 if the budget ends before the first.
         evaluate: a held-out measurement during training; 0 if it is not charged.
-        start: what comes before compiling: initialising embeddings from the text.
+        start: what comes before compiling: initialising embeddings from the text, learning scales.
         low, high: the 10th and 90th percentiles of the blocks, as multiples of the mean.
     """
 
@@ -134,9 +135,30 @@ def _start(
     source: Callable[[int], NDArray[np.int64]],
     clock: Clock,
 ) -> float:
-    """Initialise embeddings as `crammed.training.start` does; return the seconds it took."""
-    if config.model.embedding_start == "random":
-        return 0.0
+    """Begin as `crammed.training.start` does; return the seconds it takes.
+
+    Scales are learned in two updates, the second of which is timed for all.
+    """
+    took = 0.0
+    if config.model.embedding_start != "random":
+        took += _embeddings(config, corpus, step, source, clock)
+    if (scaling := config.train.grad_init) is not None:
+        rows, one = source(2 * scaling.rows), scaling.model_copy(update={"updates": 1})
+        begin_with_scales(config, one, step, rows)
+        began = clock()
+        begin_with_scales(config, one, step, rows)
+        took += scaling.updates * (clock() - began)
+    return took
+
+
+def _embeddings(
+    config: RunConfig,
+    corpus: Corpus | None,
+    step: TrainStep,
+    source: Callable[[int], NDArray[np.int64]],
+    clock: Clock,
+) -> float:
+    """Initialise embeddings; return the seconds it took."""
     table = step.model.encoder.tokens.weight
     rows = None if corpus is None else corpus.rows
     planner = Planner(config, len(table), rows, Ledger(()))

@@ -246,14 +246,19 @@ def _hash(tensors: Iterable[Tensor]) -> str:
     return found.hexdigest()
 
 
-def share_start(step: TrainStep, group: Group | None) -> None:
-    """Give all processes the leader's embeddings if they were set from the text; all call this.
+def share_start(config: RunConfig, step: TrainStep, group: Group | None) -> None:
+    """Give all processes the leader's weights that were set from the text; all call this.
 
     Only the leader computes them, so the result need not be the same on all machines.
     """
-    if group is not None and step.model.encoder.config.embedding_start == "cooccurrence":
-        with _together():
-            dist.broadcast(step.model.encoder.tokens.weight.data, 0)
+    if group is None:
+        return
+    shared = step.parameters if config.train.grad_init is not None else []
+    if not shared and step.model.encoder.config.embedding_start == "cooccurrence":
+        shared = [step.model.encoder.tokens.weight]
+    with _together():
+        for parameter in shared:
+            dist.broadcast(parameter.data, 0)
 
 
 def note_processes(run: RunDir, group: Group | None, progress: Progress, *, resumed: bool) -> None:
@@ -346,7 +351,7 @@ def follow(
     """
     step = build_for(config, corpus, device)
     if load_checkpoint(checkpoints, step, corpus.sha256).generation is None:
-        share_start(step, group)
+        share_start(config, step, group)
     _check_start(step, group)
     stream = RowStream(corpus, config.seed, config.order)
     with noted_signals(), watchdog.Watchdog() as watch:  # the leader answers signals for all

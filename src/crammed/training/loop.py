@@ -35,7 +35,7 @@ from crammed.training.distributed import (
 from crammed.training.plan import Planner
 from crammed.training.session import Session
 from crammed.training.signals import UpdateLeft, noted_signals
-from crammed.training.start import start_embeddings
+from crammed.training.start import start_weights
 from crammed.training.update.build import build_for
 from crammed.training.update.lanes import with_lanes
 from crammed.training.update.step import TrainStep
@@ -107,8 +107,8 @@ def pretrain(
     stream, work = RowStream(corpus, config.seed, config.order), loaded.state.work
     if loaded.generation is None:
         with ledger.account("compile"):
-            start_embeddings(config, alone.model, stream, corpus.rows, planner, progress)
-            share_start(alone, group)
+            start_weights(config, alone, stream, corpus.rows, planner, progress)
+            share_start(config, alone, group)
     with (
         progress.task("pretraining", 1.0) as task,
         noted_signals() as signals,

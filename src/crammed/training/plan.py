@@ -15,6 +15,7 @@ from crammed.model.cooccurrence import factorisation_flops
 from crammed.model.count import run_flops_per_token
 from crammed.optim.build import update_flops
 from crammed.quantity import counted
+from crammed.training.gradinit import scaling_work
 from crammed.training.update.planned import Update
 
 
@@ -218,6 +219,7 @@ def budget_share(config: RunConfig, vocab_size: int, work: Work, charged_seconds
 
 def work_before_training(config: RunConfig, vocab_size: int) -> Work:
     """Work spent before the first update, apart from time."""
-    if config.model.embedding_start == "random":
-        return Work()
-    return Work(flops=factorisation_flops(vocab_size, config.model.width))
+    work = scaling_work(config, vocab_size)
+    if config.model.embedding_start != "random":
+        work += Work(flops=factorisation_flops(vocab_size, config.model.width))
+    return work

@@ -1,4 +1,4 @@
-"""What a run does before its first update, on its budget: it sets embeddings from its text."""
+"""What a run does before its first update, on its budget: its text says where weights begin."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from crammed.budget import Work
 from crammed.config import RunConfig
 from crammed.data.corpus import RowStream
 from crammed.model.cooccurrence import begin_with_neighbours
-from crammed.model.encoder import MaskedLM
 from crammed.terminal.progress import Progress
+from crammed.training.gradinit import begin_with_scales
 from crammed.training.plan import Planner
+from crammed.training.update.step import TrainStep
 
 MOST_TOKENS = 16_000_000
 """Most tokens to count, a few seconds of work; float32 counts exactly up to 16.7 million."""
@@ -17,27 +18,36 @@ TOKENS_A_SECOND = 50_000
 most of the time is left for training."""
 
 
-def start_embeddings(
+def start_weights(
     config: RunConfig,
-    model: MaskedLM,
+    step: TrainStep,
     stream: RowStream,
     corpus_rows: int,
     planner: Planner,
     progress: Progress,
 ) -> None:
-    """Set the embeddings of a new model as `model.embedding_start` says.
+    """Set the embeddings of a new model (`model.embedding_start`), then scales (`train.grad_init`).
 
     Args:
         stream: the rows of the run, the first of which are counted.
         corpus_rows: number of rows in the corpus.
+
+    Raises:
+        InputError: a batch of `train.grad_init` does not fit into the device's memory.
     """
-    if config.model.embedding_start == "random":
-        return
-    with progress.task("embeddings") as task:
-        rows = stream.read(0, rows_to_count(config, corpus_rows, planner))
-        table = model.encoder.tokens.weight
-        begin_with_neighbours(table, rows, config.model.first_embedding_std, config.seed)
-        task.update(1.0, f"initialised from co-occurrence in {rows.size:,} tokens of text")
+    if config.model.embedding_start != "random":
+        with progress.task("embeddings") as task:
+            rows = stream.read(0, rows_to_count(config, corpus_rows, planner))
+            table = step.model.encoder.tokens.weight
+            begin_with_neighbours(table, rows, config.model.first_embedding_std, config.seed)
+            task.update(1.0, f"initialised from co-occurrence in {rows.size:,} tokens of text")
+    if (scaling := config.train.grad_init) is not None:
+        with progress.task("scales", 1.0) as task:
+            most = rows_to_count(config, corpus_rows, planner)
+            rows = stream.read(0, max(1, min(2 * scaling.updates * scaling.rows, most)))
+            scales = begin_with_scales(config, scaling, step, rows, task.update)
+            low, high = scales.min().item(), scales.max().item()
+            task.update(1.0, f"of the initial weights, between {low:.3g} and {high:.3g}")
 
 
 def rows_to_count(config: RunConfig, corpus_rows: int, planner: Planner) -> int:

@@ -5,6 +5,7 @@ An objective is all that an update needs to know of its task; `MaskedTokens` is 
 
 from __future__ import annotations
 
+import copy
 from typing import Protocol
 
 from torch import Tensor
@@ -111,6 +112,17 @@ class MaskedTokens:
 
     def recompute(self) -> None:
         recompute(self.copy)
+
+    def twice_differentiable(self, model: MaskedLM) -> MaskedTokens:
+        """The same for a copy of the model in its own number format, without dropout.
+
+        Its losses have second derivatives if attention is not computed in one kernel.
+        """
+        made = copy.copy(self)
+        made.copy = training_copy(model, model.table().dtype).eval()
+        made.leaves = Leaves(made.copy)
+        made._in_place = False
+        return made
 
     def predictions(self, rate: float, length: int) -> int:
         """The number of masked tokens in each row."""
