@@ -1,9 +1,9 @@
-"""Schedules: pure functions of progress u in [0, 1].
+"""Schedules: pure functions of the progress u of training in [0, 1].
 
 Each learning-rate shape is a frozen model with its own parameters; calling it with u gives a factor
 of the peak value. Curves keep their end value beyond u = 1 and are never negative. Formulas:
 Geiping and Goldstein 2022, section 4.3, with the warm-up and cool-down of the public code, restated
-as fractions of the budget.
+as fractions of training.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Curve(BaseModel):
 
 
 class _WarmedUp(Curve):
-    """Linear warm-up from 0 over the first share of the budget."""
+    """Linear warm-up from 0 over the first share of training."""
 
     warmup: OpenFraction = 0.0
 
@@ -53,7 +53,7 @@ class _WarmedUp(Curve):
 
 
 class _CooledDown(Curve):
-    """Linear descent to zero over the last share of the budget."""
+    """Linear descent to zero over the last share of training."""
 
     cooldown: OpenFraction = 0.0
 
@@ -66,7 +66,7 @@ class _CooledDown(Curve):
     @model_validator(mode="after")
     def _phases_fit(self: C) -> C:
         if getattr(self, "warmup", 0.0) + getattr(self, "cooldown", 0.0) > 1.0:
-            raise ValueError("warmup + cooldown is more than the whole budget")
+            raise ValueError("warmup + cooldown is more than the whole of training")
         return self
 
 

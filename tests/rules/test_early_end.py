@@ -277,9 +277,17 @@ def test_a_run_that_ends_short_says_so_everywhere(
 
 def test_a_run_that_reaches_the_end_of_its_schedule_does_not_end_short() -> None:
     config, early = of_text("1m"), EarlyEnd.of(of_text("1m"), 1000, None, 16.0, 0.5)
-    for u, ending in ((1.0, None), (0.951, None), (0.5, early)):
-        assert ended_short(config, u, ending) is None
-    words = ended_short(config, 0.7, None)
+    for u, begun, ending in (
+        (1.0, 0.0, None),
+        (0.951, 0.0, None),
+        (0.996, 0.9, None),
+        (0.5, 0.0, early),
+    ):
+        assert ended_short(config, u, begun, ending) is None
+    late = ended_short(config, 0.96, 0.9, None)
+    assert late is not None
+    assert late.startswith("training ended at 60 % of its schedule")
+    words = ended_short(config, 0.7, 0.0, None)
     assert words is not None
     assert "into the 18s left of 1m; " in words
     assert words.endswith("lower batch.rows and run nothing beside it")

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crammed.budget import Budget, Ledger, Limits, Work
-from crammed.training.plan import Detour, Planner
+from crammed.errors import InputError
+from crammed.model.cooccurrence import factorisation_flops
+from crammed.training.plan import Detour, Planner, refuse_too_little
 from support.text import FakeClock, tiny
 
 SECONDS, AN_UPDATE = 100.0, 0.5
@@ -73,3 +75,11 @@ def test_progress_of_training_rises_from_0_to_1(
 
 def test_a_budget_spent_before_training_leaves_no_update() -> None:
     assert rates(SECONDS) == []
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_flops_spent_before_training_leave_no_update(share: float) -> None:
+    before = factorisation_flops(256, tiny("crammed").model.width)
+    config = tiny("crammed", budget={"limit": f"{share * before}flop"})
+    with pytest.raises(InputError, match="ends before"):
+        refuse_too_little(config, 256)

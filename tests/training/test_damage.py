@@ -152,6 +152,24 @@ def test_a_hostile_file_of_an_older_version_is_one_line(
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "begun", ["NaN", "Infinity", "1", "-1", "null", "[]", '"x"', "1" + "0" * 400]
+)
+def test_a_beginning_that_is_none_is_one_line(
+    tmp_path: Path, step: TrainStep, checkpoints: Path, begun: str
+) -> None:
+    folder = tmp_path / "step-00000002"
+    shutil.copytree(checkpoints / "step-00000002", folder)
+    (folder / "hashes.json").unlink()
+    state = {**json.loads((folder / "state.json").read_text()), "schema": 1, "begun": 0.5}
+    text = json.dumps(state)
+    (folder / "state.json").write_text(text)
+    assert load_checkpoint(tmp_path, step, "corpus").state.begun == 0.5
+    (folder / "state.json").write_text(text.replace('"begun": 0.5', f'"begun": {begun}'))
+    with pytest.raises(InputError, match="is damaged"):
+        load_checkpoint(tmp_path, step, "corpus")
+
+
 @pytest.mark.parametrize("name", FINAL)
 def test_a_flipped_bit_in_a_final_model_is_found(final: Path, name: str) -> None:
     load_trained(final)

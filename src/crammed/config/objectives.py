@@ -34,7 +34,7 @@ class CausalFirstConfig(Section):
 
     name: Literal["causal-first"] = "causal-first"
     share: Annotated[OpenFraction, Field(gt=0.0)] = 0.25
-    """Progress at which masks begin."""
+    """Progress of training at which masks begin."""
 
 
 class ContrastConfig(Section):

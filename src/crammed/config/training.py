@@ -90,7 +90,7 @@ class BatchConfig(Section):
 
     rows: Size = 8192
     ramp: Fraction = 0.6
-    """Progress at which `rows` is reached; 0 starts there."""
+    """Progress of training at which `rows` is reached; 0 starts there."""
     quantum: Size | None = None
     """The ramp starts with this many rows and grows by as many; null is a 64th of `rows`."""
     adaptive: Annotated[AdaptiveConfig | None, Later()] = None
@@ -152,7 +152,7 @@ class OrderConfig(Section):
 
 
 class EarlyStop(Section):
-    """Give up if the loss is above `loss` at progress `after`."""
+    """Give up if the loss is above `loss` at the progress `after` of training."""
 
     after: PositiveFloat = 0.125
     loss: PositiveFloat = 6.0
@@ -207,7 +207,7 @@ class TrainConfig(Section):
     log_seconds: PositiveFloat = 2.0
     checkpoint_seconds: PositiveFloat = 600.0
     heldout_every: PositiveFloat | None = 0.1
-    """Measure held-out loss each time progress grows by this share; null: only at the end."""
+    """Measure held-out loss after each such share of the budget; null: only at the end."""
     average: Annotated[OpenFraction | None, Later()] = None
     """Decay in each update of a running average of the weights (EMA), which is measured and kept in
     place of the weights themselves; null keeps the weights."""
@@ -224,8 +224,9 @@ class TrainConfig(Section):
     """Cut rows into shorter ones at first, of half the length for each of these shares of the run
     that is still to come: with ``[0.9, 0.9]``, quarters until 90 % of the run."""
     grow_at: Annotated[tuple[OpenFraction, ...], Field(strict=False), Later()] = ()
-    """Progress at which the number of layers in use doubles, up to `model.layers`: the new layers
-    begin as copies of those below. Held-out losses until then are those of the shallower model."""
+    """Progress of training at which the number of layers in use doubles, up to `model.layers`: the
+    new layers begin as copies of those below. Held-out losses until then are those of the shallower
+    model."""
     drop_tokens: Annotated[OpenFraction, Later()] = 0.0
     """Share of the tokens that the middle layers leave out; none of those that are predicted."""
     learned_passes: Annotated[Size | None, Later()] = None

@@ -12,24 +12,27 @@ from crammed.quantity import quantity
 NEARLY_ALL = 0.995
 """A run that spends at least this share of its budget does not end early."""
 ENOUGH = 0.95
-"""A run that one more update would take beyond its budget ends short below this progress."""
+"""A run that one more update would take beyond its budget ends short below this progress of
+training."""
 
 
-def ended_short(config: RunConfig, u: float, early: EarlyEnd | None) -> str | None:
+def ended_short(config: RunConfig, u: float, begun: float, early: EarlyEnd | None) -> str | None:
     """How training ended well before the end of its schedule, and what to do; None if it did not.
 
     Args:
         u: progress at the end of training.
+        begun: the share of the budget that was spent when its first update began.
         early: how the end of the text ended the run, which is not short.
     """
-    if early is not None or u >= ENOUGH:
+    trained = (u - begun) / (1.0 - begun)
+    if early is not None or trained >= ENOUGH:
         return None
     limit = config.budget.limit
     alone = " and run nothing beside it" if limit.kind == "time" else ""
     return (
-        f"training ended at {100 * u:.0f} % of its schedule, with learning rates that had not come "
-        f"down: one more update did not fit into the {limit.part(1.0 - u)} left of {limit}; "
-        f"raise the budget or lower batch.rows{alone}"
+        f"training ended at {100 * trained:.0f} % of its schedule, with learning rates that had "
+        f"not come down: one more update did not fit into the {limit.part(1.0 - u)} left of "
+        f"{limit}; raise the budget or lower batch.rows{alone}"
     )
 
 

@@ -32,6 +32,16 @@ from crammed.training.session import Session
 from crammed.training.update.average import is_average
 from crammed.training.update.step import TrainStep
 
+MISREAD = (
+    OSError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What reading a damaged ``state.json`` may raise."""
 SCHEMA = 2
 """Version of ``state.json``; from 2 on, a generation contains the hashes of its files."""
 
@@ -255,7 +265,7 @@ def _read(generation: Path, step: TrainStep) -> _Saved:
         values = json.loads(read_text(generation / "state.json"))
         schema = values.pop("schema")
         state = _state(values)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except MISREAD as error:
         raise _Damaged("state.json does not describe a checkpoint") from error
     if schema > 1 and not (generation / HASHES).exists():
         raise _Damaged(f"{HASHES} is missing")
@@ -280,10 +290,18 @@ def _state(values: dict[str, Any]) -> TrainState:
             "work": Work(**{key: type(getattr(Work(), key))(work[key]) for key in work}),
             "accounts": {name: float(seconds) for name, seconds in values["accounts"].items()},
             "heldout_u": float(values["heldout_u"]),
+            "begun": _share(values.get("begun", 0.0)),
             "detour": Detour(**detour) if detour else Detour(),
             "end": End(**end) if end else None,
         }
     )
+
+
+def _share(value: Any) -> float:
+    """A share of the budget that leaves some of it; raises `ValueError` if it is none."""
+    if not 0.0 <= value < 1.0:  # also if it is not a number
+        raise ValueError
+    return float(value)
 
 
 def _by_parameter(

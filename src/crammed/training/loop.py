@@ -53,6 +53,7 @@ class Trained:
         accounts: seconds by account of the ledger.
         charged_seconds: seconds charged to the budget by the end of the last update.
         u: progress at that point.
+        begun: as in `Planner`.
     """
 
     model: Any
@@ -60,11 +61,12 @@ class Trained:
     accounts: dict[str, float]
     charged_seconds: float
     u: float
+    begun: float
 
     @classmethod
     def of(cls, model: Any, state: TrainState, end: End) -> Trained:
         """The result for a model whose training has ended, from its last checkpoint."""
-        return cls(model, state.work, state.accounts, end.charged_seconds, end.u)
+        return cls(model, state.work, state.accounts, end.charged_seconds, end.u, state.begun)
 
 
 def pretrain(

@@ -128,6 +128,10 @@ class Planner:
         """Progress u at the end of the last update."""
         return self.limits.progress(self._start + work, self.deadline.charged)
 
+    def trained(self, work: Work) -> float:
+        """Progress of training, which schedules follow, at the end of the last update."""
+        return self.limits.trained(self._start + work, self.deadline.charged, self.begun)
+
     def next(self, work: Work) -> Update | None:
         """The update that follows `work`, which begins now; None if none fits the limits."""
         charged = self.deadline.begin()
@@ -137,10 +141,10 @@ class Planner:
         rows, rate = self.rows or self._config.batch.rows_at(u), self._config.mask_rate_at(u)
         layers, pieces = self._config.layers_at(u), self._config.pieces_at(u)
         cost = self._cost(work.updates, rows, rate, layers, pieces)
-        charged = self.deadline.expected(rows)
-        end = self.limits.trained(self._start + work + cost, charged, self.begun)
-        if end > 1.0 or charged >= self.deadline.seconds:
+        charged, after = self.deadline.expected(rows), self._start + work + cost
+        if self.limits.progress(after, charged) > 1.0 or charged >= self.deadline.seconds:
             return None
+        end = self.limits.trained(after, charged, self.begun)
         dropped = self._config.dropped_at(u)
         factor = self.detour.rate * self._config.schedule((u + end) / 2.0)
         first_row = work.rows + self.detour.skipped_rows

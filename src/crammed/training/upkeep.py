@@ -73,7 +73,11 @@ class Upkeep:
         if not self._recorder.has_news():
             return
         self._recorder.log(work, u)
-        if fault := _too_bad(self._session.run.config.train.early_stop, u, self._recorder.loss):
+        rule, trained = (
+            self._session.run.config.train.early_stop,
+            self._session.planner.trained(work),
+        )
+        if fault := _too_bad(rule, trained, self._recorder.loss):
             self._compare()
             self._checkpoints.save_over(work, fault)
             raise StoppedByPolicy(fault)
