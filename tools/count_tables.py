@@ -71,18 +71,18 @@ def parts_table(names: list[str]) -> str:
     if len(results) < len(names):
         return NOT_YET
     profile, paper = results
-    counted = {
-        part: f"{1e3 * count['seconds']:.1f} ms"
-        for part, count in next(iter(paper["loops"].values()))["parts"].items()
-    }
+    ours = next(iter(paper["loops"].values()))
+    counted = {part: _milliseconds(each["seconds"]) for part, each in ours["parts"].items()}
     rows = [
-        row_of(part, f"{1e3 * taken:.1f} ms", counted.get(part, ""))
+        row_of(part, _milliseconds(taken), counted.get(part, ""))
         for part, taken in profile["groups"].items()
         if taken >= LEAST
     ]
-    whole = next(iter(paper["loops"].values()))["seconds"]
-    rows.append(
-        row_of("all kernels", f"{1e3 * profile['kernel_seconds']:.1f} ms", f"{1e3 * whole:.1f} ms")
-    )
-    rows.append(row_of("no kernel runs", f"{1e3 * profile['idle_seconds']:.1f} ms", ""))
+    whole = _milliseconds(profile["kernel_seconds"]), _milliseconds(ours["seconds"])
+    rows.append(row_of("all kernels", *whole))
+    rows.append(row_of("no kernel runs", _milliseconds(profile["idle_seconds"]), ""))
     return tabled("| part | measured | counted |", rows, results)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f} ms"

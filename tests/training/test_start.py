@@ -14,6 +14,7 @@ from torch import Tensor
 from crammed.budget import Ledger
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus, RowStream
+from crammed.errors import StoppedByPolicy
 from crammed.machine.device import Device
 from crammed.model import cooccurrence
 from crammed.model.cooccurrence import factorisation_flops
@@ -196,3 +197,14 @@ def test_a_resumed_run_does_not_begin_again(
     resumed = train(config, corpus, tmp_path / "run", cpu).model.state_dict()
     assert len(noted) == 2
     assert all(torch.equal(weight, whole[name]) for name, weight in resumed.items())
+
+
+def test_a_loss_is_judged_by_the_progress_of_training(
+    tmp_path: Path, corpus: Corpus, cpu: Device
+) -> None:
+    before, one = flops_of(corpus)
+    rule = ("train.early_stop.after=0.4", "train.early_stop.loss=0.1", "train.log_seconds=1e-9")
+    config = asked(f"{before + 4.5 * one}flop", *PRICED, *rule)
+    assert (before + one) / (before + 4.5 * one) > 0.4  # by the budget, the first would be judged
+    with pytest.raises(StoppedByPolicy, match="after 44 % of the run"):
+        train(config, corpus, tmp_path / "run", cpu)

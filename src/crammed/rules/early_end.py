@@ -12,8 +12,7 @@ from crammed.quantity import quantity
 NEARLY_ALL = 0.995
 """A run that spends at least this share of its budget does not end early."""
 ENOUGH = 0.95
-"""A run that one more update would take beyond its budget ends short below this progress of
-training."""
+"""Below this progress of training, a run that one more update would take too far ends short."""
 
 
 def ended_short(config: RunConfig, u: float, begun: float, early: EarlyEnd | None) -> str | None:

@@ -73,11 +73,8 @@ class Upkeep:
         if not self._recorder.has_news():
             return
         self._recorder.log(work, u)
-        rule, trained = (
-            self._session.run.config.train.early_stop,
-            self._session.planner.trained(work),
-        )
-        if fault := _too_bad(rule, trained, self._recorder.loss):
+        rule = self._session.run.config.train.early_stop
+        if fault := _too_bad(rule, self._session.planner.trained(work), self._recorder.loss):
             self._compare()
             self._checkpoints.save_over(work, fault)
             raise StoppedByPolicy(fault)
