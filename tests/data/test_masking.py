@@ -6,10 +6,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from crammed.config import MaskingConfig
 from crammed.data.collocations import Collocations, hashes
-from crammed.data.masking import CORRUPTIONS, MaskedRows, Masker, keyed_bits, predicted_positions
+from crammed.data.masking import (
+    CORRUPTIONS,
+    MaskedRows,
+    Masker,
+    keyed_bits,
+    predicted_positions,
+    shuffled,
+)
 from crammed.keys import key
 from support.variants import choices
 
@@ -52,6 +60,23 @@ def slow_bits(seed: int, purpose: str, row: int, column: int) -> int:
 def test_bits_equal_plain_integers(row: int, seed: int, columns: int) -> None:
     bits = keyed_bits(key(seed, "mask"), torch.tensor([row]), columns)
     assert bits.tolist() == [[slow_bits(seed, "mask", row, c) for c in range(columns)]]
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.data())
+def test_positions_are_sorted_by_bits_and_then_by_place(
+    bits: list[int], data: st.DataObject
+) -> None:
+    count = data.draw(st.integers(1, len(bits)))
+    slow = sorted(range(len(bits)), key=lambda place: (bits[place], place))[:count]
+    assert shuffled(torch.tensor([bits]), count).tolist() == [slow]
+
+
+def test_masks_are_compiled_without_a_sort() -> None:
+    # For a GPU, the compiler writes a sort out, which takes most of a minute.
+    graph = make_fx(lambda rows: masked(rows).ids)(some_rows(2, 128)).graph
+    operators = {str(node.target) for node in graph.nodes}
+    assert "aten.topk.default" in operators
+    assert not [name for name in operators if "sort" in name]
 
 
 def test_bits_are_uniform_and_unrelated() -> None:

@@ -64,12 +64,20 @@ def keyed_bits(word: int | Tensor, rows: Tensor, columns: int) -> Tensor:
     return mix(state ^ (word & _LOW))
 
 
-def _shuffled(bits: Tensor) -> Tensor:
-    """Positions in the order of random bits [B, S]; those with the same bits stay in order."""
+def shuffled(bits: Tensor, count: int) -> Tensor:
+    """The first positions, [B, count], in the order of random bits [B, S]; ties stay in order."""
     length = bits.shape[1]
     # Adding the position to the scaled bits breaks ties, so that every device sorts alike.
-    order = bits * length + torch.arange(length, device=bits.device)
-    return order.argsort(dim=1)
+    return smallest(bits * length + torch.arange(length, device=bits.device), count).indices
+
+
+def smallest(values: Tensor, count: int) -> torch.return_types.topk:
+    """The smallest values in each row of [B, S], in order, and where they are, each [B, count].
+
+    Not with `Tensor.sort`: for a GPU, the compiler writes that out as a network of comparisons,
+    which took Triton 42 seconds of a CPU core for rows of 128.
+    """
+    return values.topk(count, dim=1, largest=False, sorted=True)
 
 
 def predicted_positions(rate: float, length: int) -> int:
@@ -123,10 +131,10 @@ class Masker:
         """
         length = rows.shape[1]
         if self._unit == "token":
-            positions = _shuffled(keyed_bits(self._which, numbers, length))[:, :count]
+            positions = shuffled(keyed_bits(self._which, numbers, length), count)
         else:
-            positions = _shuffled(self._bits_of_units(rows, numbers))[:, :count]
-            again = _shuffled(keyed_bits(self._where, numbers, count))
+            positions = shuffled(self._bits_of_units(rows, numbers), count)
+            again = shuffled(keyed_bits(self._where, numbers, count), count)
             positions = positions.gather(1, again)
         labels = rows.gather(1, positions)
         replaced = self._corrupt(self, labels, numbers)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from crammed.config import RunConfig
-from crammed.data.masking import keyed_bits
+from crammed.data.masking import keyed_bits, smallest
 from crammed.keys import key
 from crammed.model.count import middle
 from crammed.model.encoder import Encoder
@@ -70,7 +70,7 @@ class Shortcuts:
         order = keyed_bits(self._word, numbers, length) * length
         order = order + torch.arange(length, device=order.device)  # as `Masker` breaks ties
         order = order.scatter(1, predicted, -1)
-        return order.argsort(1)[:, :count].sort(1).values
+        return smallest(smallest(order, count).indices, count).values
 
     @staticmethod
     def _few(
