@@ -57,13 +57,12 @@ def typed(cell: str) -> Iterator[tuple[str, ...]]:
         yield words
 
 
-WORKING = [words for _, cell, _, _, _ in ROWS for words in typed(cell)]
+WORKING = [words for _, cell, _, _ in ROWS for words in typed(cell)]
 
 
-def test_every_row_works_and_can_be_typed() -> None:
-    for option, cell, _, _, state in ROWS:
-        assert state == "works", option
-        assert cell, option
+def test_every_row_can_be_typed() -> None:
+    for option, cell, _, _ in ROWS:
+        assert list(typed(cell)), option
 
 
 @pytest.mark.parametrize("words", WORKING, ids=" ".join)
