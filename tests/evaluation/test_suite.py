@@ -304,6 +304,7 @@ def test_wrong_requests_are_refused_before_anything_is_made(tmp_path: Path, ask:
         ({"protocol": "crammin"}, "no protocol 'crammin': did you mean cramming"),
         ({"submission": tmp_path / "s.zip", "suite": "docs"}, "no leaderboard"),
         ({"model": str(tmp_path / "cola")}, "neither a finished run"),
+        ({"suite": "heldout"}, "is a folder: name a file, such as heldout.jsonl.gz"),
     ):
         with pytest.raises(InputError, match=message):
             evaluate(ask(**values), SILENT)

@@ -202,6 +202,10 @@ def _without_finetuning(
     file = Path(request.data)
     if request.suite == "blimp":
         return blimp_score(backbone, file, device.torch, progress=progress)
+    if file.is_dir():
+        raise InputError(
+            f"{file} is a folder: name a file, such as heldout.jsonl.gz in that of a corpus"
+        )
     own: dict[str, int] = {}
     if has_trained_model(Path(request.model)):
         data = read_config(Path(request.model)).data

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from crammed.data.corpus import Corpus
+from crammed.errors import InputError
 from support.corpora import tokens_of
 from support.text import documents, sentences
 
@@ -33,6 +34,15 @@ def test_the_compressibility_filter_drops_dense_documents(
     assert step["step"] == "tokens per character"
     assert step["dropped"] == 1
     assert step["characters"] == len(junk)
+
+
+def test_a_filter_that_drops_everything_is_named(make_corpus: Callable[..., Corpus]) -> None:
+    said = (
+        r"^too little text: 0 tokens do not fill a row of 32; "
+        r"data\.clean\.max_tokens_per_character dropped \d+ documents: raise it, or set it to null$"
+    )
+    with pytest.raises(InputError, match=said):
+        make_corpus(documents(200), "data.clean.max_tokens_per_character=0.001")
 
 
 def test_near_duplicates_are_dropped(make_corpus: Callable[..., Corpus]) -> None:

@@ -28,6 +28,7 @@ from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import InputError
 from crammed.files.hashes import sha256
+from crammed.quantity import counted
 
 
 @dataclass(frozen=True)
@@ -279,6 +280,11 @@ def pack_tails(
     """
     tails = np.concatenate([load(out, "tail.npy") for out in outs])
     if len(tails) < row_length and not any(each.rows for each in packed):
-        raise InputError(f"too little text: {len(tails)} tokens do not fill a row of {row_length}")
+        dense = sum(each.dense for each in packed)
+        raise InputError(
+            f"too little text: {len(tails)} tokens do not fill a row of {row_length}"
+            + f"; data.clean.max_tokens_per_character dropped {counted(dense, 'document')}: raise "
+            "it, or set it to null" * (dense > 0)
+        )
     rows = corpus / f"rows-{len(packed):05d}.bin"
     return len(write_rows(rows, tails, row_length, token_dtype(vocab_size)))
