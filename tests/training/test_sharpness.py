@@ -61,6 +61,12 @@ def test_weights_are_back_when_the_second_pass_is_left(cpu: Device) -> None:
     assert torch.equal(weights_of(step), before)
 
 
+def test_a_process_without_rows_of_the_update_has_no_gradients(cpu: Device) -> None:
+    step = build(SHARP, 256, SPECIALS, cpu)
+    assert float(step.gradients(rows_of(8)[:0], update_of(1))) == 0.0
+    assert all(parameter.grad is None for parameter in step.parameters)
+
+
 def test_both_passes_are_counted() -> None:
     costs = [Planner(config, 256, None, Ledger(())).next(Work()) for config in (SHARP, PLAIN)]
     own = update_flops(SHARP.model, 256, SHARP.optim)

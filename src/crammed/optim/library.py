@@ -197,8 +197,9 @@ def _is_optimizer(kind: type[Any]) -> bool:
 def _refusal(config: LibraryConfig, error: Exception) -> InputError:
     why = " ".join([type(error).__name__, *str(error).splitlines()[:1]])
     return InputError(
-        f"optim.of={config.of} cannot be used here ({why}): choose an optimizer that needs nothing "
-        "but gradients, such as SOAP"
+        f"optim.of={config.of} cannot be used here ({why}): choose "
+        + "other optim.options, or " * bool(config.options)
+        + "an optimizer that needs nothing but gradients, such as SOAP"
     )
 
 

@@ -242,7 +242,7 @@ class TrainStep:
         layers that recompute.
 
         Args:
-            rows: [R, S] token ids on the CPU.
+            rows: [R, S] token ids on the CPU; none if an update has fewer rows than processes.
             first: place of these rows in the update, if other processes have the others.
 
         Returns:
@@ -259,7 +259,7 @@ class TrainStep:
         self._number = update.number
         loss = self._with_less(lambda: self._accumulate(rows, update, first))
         again: AbstractContextManager[None] | None = None
-        if (radius := self._config.train.sharpness) is not None:
+        if len(rows) and (radius := self._config.train.sharpness) is not None:
             again = uphill(self.parameters, radius)
         elif self.curvature is not None and self._config.measures_curvature(update.number):
             again = self.curvature.measured(self.parameters, update.number)
