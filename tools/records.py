@@ -63,6 +63,7 @@ from crammed.runs.summary import read_summary
 from crammed.study.result import RATES, Run, read_result, run_folder
 
 BLOCK = re.compile(r"(<!-- (\w+): (.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
+MARKER = re.compile(r"^<!-- (?:\w+:|end of) .* -->$", re.MULTILINE)
 HEAD = (
     "| run | device | budget | text | model | training | held-out loss (unigram) "
     "| scores (untrained model) |",
@@ -154,6 +155,8 @@ def tables(
     ]
     for page in pages:
         old = page.read_text("utf-8")
+        if alone := MARKER.search(BLOCK.sub("", old)):
+            raise SystemExit(f"{page.relative_to(layout.ROOT)}: {alone[0]} has no other end")
         new = BLOCK.sub(lambda block: block[1] + MAKERS[block[2]](block[3].split()) + block[4], old)
         if new != old:
             stale.append(str(page.relative_to(layout.ROOT)))

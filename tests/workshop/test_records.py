@@ -99,6 +99,12 @@ def test_a_page_that_names_no_result_is_refused(copy: Path) -> None:
     assert "a page names gone.json" in _tables(copy, check=True)
 
 
+@pytest.mark.parametrize("marker", ["<!-- finetune: any.json -->", "<!-- end of finetune -->"])
+def test_a_marker_that_stands_alone_is_refused(copy: Path, marker: str) -> None:
+    (copy / "docs" / "any.md").write_text(f"Text.\n\n{marker}\n\nMore text.\n", "utf-8")
+    assert _tables(copy, check=True).strip() == f"docs/any.md: {marker} has no other end"
+
+
 def test_every_built_in_study_has_its_line_on_the_page_of_experiments() -> None:
     page = (ROOT / "docs" / "experiments.md").read_text("utf-8")
     (named,) = re.findall(r"<!-- experiments: (.*) -->", page)
