@@ -108,3 +108,20 @@ def test_model_onnx_is_kept_only_if_it_computes_the_same(
     with pytest.raises(CrammedError, match="onnxruntime's logits differ from the model's by"):
         export(final, tmp_path / "bad", onnx="float32")
     assert not (tmp_path / "bad").exists()
+
+
+def test_a_model_that_cannot_become_onnx_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any, **__: Any) -> None:
+        raise torch.onnx.OnnxExporterError("first line\nand a hundred others")
+
+    monkeypatch.setattr("crammed.export.huggingface.check_onnx", lambda: None)
+    monkeypatch.setattr(torch.onnx, "export", failing)
+    final = untrained(word_pieces(), configuration())
+    said = (
+        r"^PyTorch cannot write this model as model\.onnx \(OnnxExporterError\): leave out --onnx$"
+    )
+    with pytest.raises(CrammedError, match=said):
+        export(final, tmp_path / "export", onnx="float32")
+    assert not (tmp_path / "export").exists()

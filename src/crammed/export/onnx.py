@@ -40,21 +40,28 @@ def write_onnx(model: Any, folder: Path, inputs: Sequence[str], *, int8: bool) -
         The largest difference between its logits and the model's.
 
     Raises:
-        CrammedError: it is above `TOLERANCE`, before weights are made 8-bit.
+        CrammedError: it is above `TOLERANCE`, before weights are made 8-bit; or PyTorch's exporter
+            cannot trace the model.
     """
     sizes = {0: torch.export.Dim("rows"), 1: torch.export.Dim("tokens", min=2, max=_longest(model))}
     with _quiet(), scratch_folder() as scratch:
-        torch.onnx.export(
-            model,
-            (),
-            str(scratch / FILE),
-            kwargs=_batch(model, inputs, 2, 8),
-            dynamic_shapes=dict.fromkeys(inputs, sizes),
-            output_names=["logits"],
-            external_data=False,
-            dynamo=True,
-            verbose=False,
-        )
+        try:
+            torch.onnx.export(
+                model,
+                (),
+                str(scratch / FILE),
+                kwargs=_batch(model, inputs, 2, 8),
+                dynamic_shapes=dict.fromkeys(inputs, sizes),
+                output_names=["logits"],
+                external_data=False,
+                dynamo=True,
+                verbose=False,
+            )
+        except torch.onnx.OnnxExporterError as error:
+            raise CrammedError(
+                f"PyTorch cannot write this model as {FILE} ({type(error).__name__}): "
+                "leave out --onnx"
+            ) from error
         difference = _difference(model, scratch / FILE, inputs)
         if not difference <= TOLERANCE:
             raise CrammedError(
