@@ -1,4 +1,4 @@
-"""Adapting an encoder of others: masked-language modelling goes on, on the user's own text.
+"""Trains somebody else's encoder further, by masked-language modelling on the user's own text.
 
 original      the encoder to adapt: found, checked, loaded, exported in its own class
 new_words     words added to its tokenizer, and what their embeddings begin as

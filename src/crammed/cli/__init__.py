@@ -4,7 +4,7 @@ app        the program: its verbs, and how errors end it
 usage      wrong options and arguments, in one line
 training   run, pretrain
 planning   plan
-corpora    prepare, data show, data verify
+corpora    prepare, data show, data verify, data copy
 models     evaluate, finetune, predict, report, export
 adapting   adapt
 deciding   decide

@@ -45,7 +45,9 @@ def adapt(
     ] = None,
     old_text: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="Text like the model's old text, to measure forgetting."),
+        typer.Option(
+            metavar="PATH", help="Text like that MODEL was trained on, to measure forgetting."
+        ),
     ] = None,
     task_adaptive: Annotated[
         str | None,

@@ -39,7 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-data_app = typer.Typer(help="Show or verify a prepared corpus.", no_args_is_help=True)
+data_app = typer.Typer(help="Show, verify or copy a prepared corpus.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
 for verb in (

@@ -40,7 +40,7 @@ def decide(
         list[str] | None,
         typer.Argument(
             metavar="[RECIPE] [KEY.PATH=VALUE]...",
-            help="What to train from scratch; values of data, batch and compute are for both runs.",
+            help="What to train from scratch; values of data, batch and compute apply to both.",
         ),
     ] = None,
     data: DataOption = None,

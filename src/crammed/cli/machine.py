@@ -103,7 +103,9 @@ def watch(
     folder: Annotated[
         Path, typer.Argument(metavar="[DIR]", help="Where to look; default: the working directory.")
     ] = Path(),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 8642,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")
+    ] = 8642,
 ) -> None:
     """Show the runs below a folder in a browser, while they train."""
     import os

@@ -185,7 +185,7 @@ def finetune(
     suite: SuiteOption,
     data: Annotated[str, typer.Option(help="Folder of tasks, or hub to download them.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to create.")],
-    task: Annotated[str | None, typer.Option(help="Which task, if there are several.")] = None,
+    task: Annotated[str | None, typer.Option(help="The task, if the suite has several.")] = None,
     seeds: SeedsOption = None,
     protocol: ProtocolOption = None,
     into: IntoOption = None,

@@ -49,7 +49,7 @@ BudgetOption = Annotated[
         "--budget",
         parser=Budget.parse,
         metavar="BUDGET",
-        help="What training may use: such as 90m, 24h, 2e9tok, 500updates or 1e18flop.",
+        help="What training may use, such as 90m, 24h, 2e9tok, 500updates or 1e18flop.",
     ),
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of all random choices.")]
@@ -60,8 +60,8 @@ FitOption = Annotated[
     bool,
     typer.Option(
         "--fit",
-        help="Let size, vocabulary, batch and learning rate follow from the budget, even where "
-        "the recipe sets them.",
+        help="Choose size, vocabulary, batch and learning rate by the budget, even where the "
+        "recipe sets them.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]

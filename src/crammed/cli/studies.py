@@ -68,7 +68,9 @@ RayOption = Annotated[
     str | None,
     typer.Option(metavar="ADDRESS", help="Run on this Ray cluster, such as 10.0.0.5:6379."),
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what it would cost.")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Train nothing; say what it would cost.")
+]
 
 
 def study(

@@ -1,4 +1,4 @@
-"""What commands do and Python programs call: docs/python.md describes it.
+"""The commands as functions, which Python programs call (docs/python.md).
 
 training  run, pretrain, adapt
 corpora   prepare

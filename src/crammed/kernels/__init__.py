@@ -1,1 +1,1 @@
-"""What PyTorch leaves slow in updates that are not compiled, with references in plain PyTorch."""
+"""Faster code for what is slow in uncompiled updates, with references in plain PyTorch."""

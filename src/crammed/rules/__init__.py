@@ -1,4 +1,4 @@
-"""What follows from the budget, the machine and the text.
+"""Chooses what to train, by the budget, the machine and the text.
 
 recipe     recipe files, today's and those of earlier versions
 choosing   chooses what a recipe leaves open

@@ -3,11 +3,11 @@
 loop           everything, in order: reads top to bottom
 session        what the parts of the loop share
 start          what is set from the text before the first update
-gradinit       scales of the initial weights, one thing that is
+gradinit       one such thing: scales of the initial weights
 plan           what the next update is, and whether it still fits
 update         one update (a room of its own)
 agenda         when to log, to measure and to save
-upkeep         does so
+upkeep         logs, measures and saves
 heldout_meter  held-out loss on the way
 recorder       log points and events
 recovery       going back after divergence
