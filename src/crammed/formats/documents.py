@@ -48,6 +48,7 @@ from crammed.formats.records import (
     without_surrogates,
 )
 from crammed.formats.restructured import text_of_restructured
+from crammed.formats.row_groups import RowGroups, row_group_records
 from crammed.formats.sniff import format_of_text, is_json_text
 from crammed.formats.streams import BUFFER, COMPRESSIONS, Tap
 from crammed.formats.tables import csv_records, tabbed_records
@@ -320,7 +321,7 @@ def read_documents(
     faults.add(own)
 
 
-# ---- files of lines in blocks
+# ---- pieces of a file
 
 
 def cut_into_blocks(
@@ -344,9 +345,16 @@ def cut_into_blocks(
 
 
 def read_block(
-    block: LineBlock, file: File, format: str, options: ReadOptions, faults: Faults = STOP
+    block: LineBlock | RowGroups,
+    file: File,
+    format: str,
+    options: ReadOptions,
+    faults: Faults = STOP,
 ) -> Iterator[str]:
-    """The documents of a block from `cut_into_blocks`."""
+    """The documents of a block from `cut_into_blocks`, or of row groups."""
+    if isinstance(block, RowGroups):
+        records = row_group_records(file, block, options.fields, faults)
+        return texts_of(records, options, faults, parquet_columns(file))
     numbered = lines_of(io.BytesIO(block.data), file, block.first_line)
     if format == ".txt":
         return divide(numbered, file, options.documents, faults)

@@ -109,14 +109,14 @@ def parquet_records(file: File, fields: Sequence[str] | None = None) -> Records:
     Args:
         fields: the only fields to read, with dots for nested ones; None reads all.
     """
-    with _table_faults(file), pq.ParquetFile(file.path) as table:
+    with table_faults(file), pq.ParquetFile(file.path) as table:
         columns = None if fields is None else list(fields)
-        yield from _row_records(file, table.iter_batches(BATCH, columns=columns))
+        yield from row_records(file, table.iter_batches(BATCH, columns=columns))
 
 
 def parquet_columns(file: File) -> list[str]:
     """Names of a Parquet file's columns."""
-    with _table_faults(file), pq.ParquetFile(file.path) as table:
+    with table_faults(file), pq.ParquetFile(file.path) as table:
         return list(table.schema_arrow.names)
 
 
@@ -126,7 +126,7 @@ def arrow_records(file: File, fields: Sequence[str] | None = None) -> Records:
     Args:
         fields: as for `parquet_records`, but nested fields are read with their whole column.
     """
-    with _table_faults(file), _open_arrow(file) as (names, batches):
+    with table_faults(file), _open_arrow(file) as (names, batches):
         if fields is not None:
             roots = {field if field in names else field.partition(".")[0] for field in fields}
             names = [name for name in names if name in roots]
@@ -135,17 +135,17 @@ def arrow_records(file: File, fields: Sequence[str] | None = None) -> Records:
             for batch in batches
             for at in range(0, batch.num_rows, BATCH)
         )
-        yield from _row_records(file, slices)
+        yield from row_records(file, slices)
 
 
 def arrow_columns(file: File) -> list[str]:
     """Names of an Arrow file's columns."""
-    with _table_faults(file), _open_arrow(file) as (names, _):
+    with table_faults(file), _open_arrow(file) as (names, _):
         return names
 
 
 @contextmanager
-def _table_faults(file: File) -> Iterator[None]:
+def table_faults(file: File) -> Iterator[None]:
     """`read_faults`, with the further errors that damaged values and names cause."""
     try:
         with read_faults(file):
@@ -169,8 +169,8 @@ def _open_arrow(file: File) -> Iterator[tuple[list[str], Iterable[Any]]]:
         yield list(table.schema.names), batches
 
 
-def _row_records(file: File, batches: Iterable[Any]) -> Records:
-    before = 0
+def row_records(file: File, batches: Iterable[Any], before: int = 0) -> Records:
+    """Rows of record batches, of which the first has this many rows of the file before it."""
     for batch in batches:
         batch.validate(full=True)  # checks offsets and UTF-8, which damage may spoil
         for row, record in enumerate(batch.to_pylist(), before + 1):

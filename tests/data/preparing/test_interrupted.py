@@ -63,7 +63,8 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Cor
     monkeypatch.setattr(shards, "SHARD_CHARACTERS", 20_000)
     texts = [[f"{MENU}\n{text}" for text in documents(200, seed=seed)] for seed in (0, 1)]
     first = write_jsonl(tmp_path / "first.jsonl", texts[0])
-    second = write_jsonl(tmp_path / "second.jsonl", texts[1])
+    second = tmp_path / "second.parquet"
+    pq.write_table(pa.table({"text": texts[1]}), second, row_group_size=30)
     near = ["data.clean.near=0.8"] if find_spec("rensa") else []
     sources = [str(first), {"path": str(second), "weight": 1.5}]
     words = [

@@ -36,7 +36,7 @@ class ReadBlocks:
         source: place of their source.
         run: number of the run within it: shards hold blocks of one run, but of any of its parts.
         folder: where the blocks are.
-        cleaned: the blocks, in order.
+        cleaned: the blocks by their numbers, in order.
         skipped: parts that were left out, with reasons.
         lost: damaged records of other parts.
         ignored: number of files of unknown formats in archives, by suffix.
@@ -45,18 +45,18 @@ class ReadBlocks:
     source: int
     run: int
     folder: Path
-    cleaned: list[Cleaned] = field(default_factory=list)
+    cleaned: dict[int, Cleaned] = field(default_factory=dict)
     skipped: list[dict[str, str]] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
 
     def add(self, reading: Reading) -> None:
         """Add what a job has read."""
-        for block in reading.blocks:
-            last = self.cleaned[-1] if self.cleaned else block
+        for number, block in reading.blocks.items():
+            last = self.cleaned[next(reversed(self.cleaned))] if self.cleaned else block
             if block.dropped == last.dropped:  # as often; one object then serves both
                 block = replace(block, dropped=last.dropped)
-            self.cleaned.append(block)
+            self.cleaned[number] = block
         self.skipped += reading.skipped
         self.ignored.update(reading.ignored)
         for lost in reading.lost:
@@ -68,7 +68,7 @@ class ReadBlocks:
     @property
     def read_characters(self) -> int:
         """Characters before cleaning."""
-        return sum(block.read_characters for block in self.cleaned)
+        return sum(block.read_characters for block in self.cleaned.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class CleanedText:
             self.skipped += each.skipped
             self.lost += each.lost
             self.ignored.update(each.ignored)
-            for number, block in enumerate(each.cleaned):
+            for number, block in each.cleaned.items():
                 if left is not None:
                     if left <= 0:
                         break

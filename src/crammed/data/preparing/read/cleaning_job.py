@@ -47,6 +47,7 @@ class Cleaned:
         origin: hash of what the block was made from, if it could be something else.
         lost: damaged records of what it was made from, which are left out.
         fault: what is wrong with the first of them.
+        more: whether another block follows that was made from the same.
     """
 
     read: int
@@ -59,6 +60,7 @@ class Cleaned:
     origin: str
     lost: int = 0
     fault: str = ""
+    more: bool = False
 
 
 def cleaned(block: Path, origin: str | None = None) -> Cleaned | None:
@@ -75,18 +77,18 @@ def clean_block(
     config: CleanConfig,
     origin: str = "",
     faults: Faults = STOP,
+    more: bool = False,
 ) -> Cleaned:
     """Clean documents and write those that are kept.
 
     Args:
-        faults: what was left out when they were read.
+        faults: what was left out when they were read; `more` is as for `Cleaned`.
     """
     steps = steps_of(config)
     numbers = {step: number for number, (step, _) in enumerate(steps, 1)}
     dropped: dict[str, list[int]] = {step: [0, 0] for step in numbers}
     samples: dict[str, list[str]] = {n: [] for s in numbers for n in (s, changed_of(s))}
-    dropped_by = np.zeros(len(texts), np.int32)
-    changed_by = np.zeros(len(texts), np.int32)
+    dropped_by, changed_by = np.zeros((2, len(texts)), np.int32)
     kept: list[str] = []  # needed as strings only where near-duplicates are looked for
     encoded: list[bytes] = []
     lengths: list[int] = []
@@ -126,6 +128,7 @@ def clean_block(
         origin=origin,
         lost=faults.records,
         fault=faults.first,
+        more=more,
     )
     return finish_stage(block, "clean", result, files)
 

@@ -1,9 +1,9 @@
 """Reads the documents of all sources into blocks of cleaned text: the first stage of preparing.
 
-Workers read small files, many at a time. A large file that can be cut at its lines is cut here, and
-workers read its pieces, so that they share even a single file. Blocks lie in a folder whose name is
-a hash of what determines them, so nothing is read twice, however often a preparation is killed or
-repeated.
+Workers read small files, many at a time. A large file that can be cut at its lines, or between its
+row groups, is cut here, and workers read its pieces, so that they share even a single file. Blocks
+lie in a folder whose name is a hash of what determines them, so nothing is read twice, however
+often a preparation is killed or repeated.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from crammed.files.folders import make_folder
 from crammed.files.hashes import json_hash
 from crammed.formats.hub import HubPart
 from crammed.formats.lines import CutShort, Faults
+from crammed.formats.row_groups import RowGroups
 from crammed.formats.streams import Tap
 from crammed.machine.engine import Engine
 from crammed.quantity import progress_rate
@@ -88,7 +89,7 @@ def read_and_clean(
         rate = ""
         for unit, size, reading in reader.read(units, engine):
             done += size
-            characters += sum(block.read_characters for block in reading.blocks)
+            characters += reading.characters
             rate = progress_rate(characters, "characters", progress.clock() - began)
             task.update(done, f"{rate}, {unit.source.parts[unit.first].name}")
         task.update(done, rate)
@@ -229,7 +230,7 @@ class _Reader:
             unit.blocks.cleaned.clear()
             unit.blocks.lost.clear()
         unit.blocks.add(reading)
-        self._read[unit.blocks.source] += sum(block.read_characters for block in reading.blocks)
+        self._read[unit.blocks.source] += reading.characters
 
     def _is_full(self, unit: _Unit) -> bool:
         """Whether as much of the source has been read as is wanted."""
@@ -275,8 +276,10 @@ class _Reader:
                     break
                 before, read = read, taps[0].bytes if taps else 0
                 size = unit.size * (read - before) // max(1, state.get("bytes", 0)) if taps else 0
+                if isinstance(piece, RowGroups):
+                    size = round(unit.size * piece.share)
                 self._pending.append((unit, size))
-                yield self._block(unit, number, state, piece)
+                yield self._block(unit, number, state, piece, content)
                 number += 1
             if taps and (whole_hash := taps[0].sha256) is not None:
                 content = {"name": part.name, "bytes": state["bytes"], "sha256": whole_hash}
@@ -284,7 +287,7 @@ class _Reader:
                 content = part.fingerprint()
             check_unchanged(part, state, content)
             lost = [Lost(part.name, faults.records, faults.first)] if faults.records else []
-            reading = Reading([], lost=lost)
+            reading = Reading({}, lost=lost)
             write_mark(unit.blocks.folder, [state], [content], number, reading, whole=whole)
             for each in lost:
                 self._pending.append((unit, 0))
@@ -295,15 +298,24 @@ class _Reader:
             self._pending.append((unit, 0))
             yield self._block(unit, number, state or {}, Failure(str(error)))
 
-    def _block(self, unit: _Unit, number: int, state: dict[str, Any], piece: Piece) -> BlockJob:
-        part = unit.source.parts[unit.first]
-        return BlockJob(unit.blocks.folder, number, part, state, piece, self._clean, self._skips)
+    def _block(
+        self,
+        unit: _Unit,
+        number: int,
+        state: dict[str, Any],
+        piece: Piece,
+        content: dict[str, Any] | None = None,
+    ) -> BlockJob:
+        part, folder = unit.source.parts[unit.first], unit.blocks.folder
+        return BlockJob(folder, number, part, state, content or {}, piece, self._clean, self._skips)
 
     def _pieces(
         self, unit: _Unit, part: Part, taps: list[Tap], faults: Faults
     ) -> Iterable[Piece] | None:
         """The pieces of a large part; None if one worker is to read it as a whole."""
         if isinstance(part, FilePart):
+            if (groups := part.row_groups(_piece_size())) is not None:
+                return groups
             pieces = part.blocks(_piece_size(), taps)
             if pieces is not None or not unit.alone or part.is_binary:
                 return pieces

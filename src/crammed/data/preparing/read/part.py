@@ -24,6 +24,7 @@ from crammed.formats.documents import (
 )
 from crammed.formats.lines import STOP, Faults, File, printable, read_faults
 from crammed.formats.plain import SMALL
+from crammed.formats.row_groups import RowGroups, row_groups
 from crammed.formats.streams import COMPRESSIONS, Tap
 
 _COMPRESSED = 4
@@ -139,8 +140,15 @@ class FilePart:
         self.check()
         return cut_into_blocks(self.file, self.format, self.options, size, taps)
 
-    def documents_of(self, block: LineBlock, faults: Faults = STOP) -> Iterator[str]:
-        """The documents of one of its blocks."""
+    def row_groups(self, size: int) -> list[RowGroups] | None:
+        """As `row_groups`; None if it is no Parquet file."""
+        self.check()
+        if self.format != ".parquet":
+            return None
+        return row_groups(self.file, self.options.text_field, size)
+
+    def documents_of(self, block: LineBlock | RowGroups, faults: Faults = STOP) -> Iterator[str]:
+        """The documents of one of its blocks, or of some of its row groups."""
         return read_block(block, self.file, self.format, self.options, faults)
 
     def check(self) -> os.stat_result:

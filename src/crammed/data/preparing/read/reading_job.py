@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,15 @@ from crammed.data.preparing.read.part import FilePart, Part, SourceChanged
 from crammed.data.shards import block_path, read_done, write_done
 from crammed.errors import InputError
 from crammed.files.folders import make_folder
+from crammed.files.hashes import json_hash
 from crammed.formats.blocks import LineBlock
-from crammed.formats.lines import Faults
+from crammed.formats.lines import STOP, Faults
+from crammed.formats.row_groups import RowGroups
 from crammed.quantity import counted
+
+_APART = 1 << 20
+"""From the number of a block to that of the next one of the same piece, if there are several. No
+part has as many pieces, which are numbered from 0."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +40,9 @@ class Lost:
         return f"{counted(self.records, 'damaged record')} left out, the first: {self.first}"
 
     @classmethod
-    def of(cls, part: str, block: Cleaned) -> list[Lost]:
-        """What a block lacks, as a list with at most one entry."""
-        return [cls(part, block.lost, block.fault)] if block.lost else []
+    def of(cls, part: str, blocks: Mapping[int, Cleaned]) -> list[Lost]:
+        """What blocks of a part lack."""
+        return [cls(part, block.lost, block.fault) for block in blocks.values() if block.lost]
 
 
 @dataclass(frozen=True)
@@ -43,17 +50,22 @@ class Reading:
     """What reading gave.
 
     Attributes:
-        blocks: the blocks in order; `block_path` names their files.
+        blocks: the blocks by their numbers, in order; `block_path` names their files.
         skipped: parts that were left out, with reasons.
         lost: parts of which damaged records were left out: how many, and what is wrong with the
             first.
         ignored: number of files of unknown formats in archives, by suffix.
     """
 
-    blocks: list[Cleaned]
+    blocks: dict[int, Cleaned]
     skipped: list[dict[str, str]] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def characters(self) -> int:
+        """Characters before cleaning."""
+        return sum(block.read_characters for block in self.blocks.values())
 
 
 @dataclass(frozen=True)
@@ -79,16 +91,17 @@ class Failure:
     why: str
 
 
-Piece = LineBlock | list[str] | Failure | Lost
-"""Whole lines of a file, documents, or what is missing."""
+Piece = LineBlock | RowGroups | list[str] | Failure | Lost
+"""Whole lines of a file, row groups of one, documents, or what is missing."""
 
 
 @dataclass(frozen=True)
 class BlockJob:
-    """A piece of a part, to be cleaned as block `number`.
+    """A piece of a part, to be cleaned as block `number` and, if it is long, further ones.
 
     Attributes:
         state: the part's state when reading it began.
+        content: its fingerprint then; needed for row groups, which the worker reads.
         skips: as for `ReadJob`.
     """
 
@@ -96,6 +109,7 @@ class BlockJob:
     number: int
     part: Part
     state: dict[str, Any]
+    content: dict[str, Any]
     piece: Piece
     clean: CleanConfig
     skips: bool
@@ -118,7 +132,7 @@ def write_mark(
     Args:
         states: the state of each part.
         contents: the fingerprint of each part; None for one that was left out.
-        blocks: number of blocks.
+        blocks: number of blocks, without further ones of the same piece.
         reading: whose blocks do not count, nor what they lack.
         whole: whether they were read to their end.
     """
@@ -156,16 +170,27 @@ def known(job: ReadJob) -> Reading | None:
                 return None
     except InputError:
         return None
-    blocks = []
-    lost = [Lost(**each) for each in mark["lost"]]
+    blocks: dict[int, Cleaned] = {}
     for number in range(mark["blocks"]):
-        if (block := cleaned(block_path(job.folder, number))) is None:
+        if (made := _made(job.folder, number)) is None:
             return None
-        blocks.append(block)
-        lost += Lost.of(job.parts[0].name, block)
+        blocks |= made
+    lost = [Lost(**each) for each in mark["lost"]] + Lost.of(job.parts[0].name, blocks)
     if (mark["skipped"] or lost) and not job.skips:
         return None
     return Reading(blocks, mark["skipped"], lost, Counter(mark["ignored"]))
+
+
+def _made(folder: Path, number: int, origin: str | None = None) -> dict[int, Cleaned] | None:
+    """The blocks of a piece, the first of which has this number; None as for `cleaned`."""
+    blocks: dict[int, Cleaned] = {}
+    more = True
+    while more:
+        if (block := cleaned(block_path(folder, number), origin)) is None:
+            return None
+        blocks[number] = block
+        number, more = number + _APART, block.more
+    return blocks
 
 
 # ---- reading
@@ -184,15 +209,15 @@ def read(job: ReadJob | BlockJob) -> Reading:
 
 def _read_parts(job: ReadJob) -> Reading:
     make_folder(job.folder)
-    reading = Reading([])
+    reading = Reading({})
     states: list[Any] = []
     contents: list[Any] = []
     texts = _documents(job, states, contents, reading)
     try:
         for number, some in enumerate(cut_by_characters(texts, shards.SHARD_CHARACTERS // 2)):
-            reading.blocks.append(clean_block(block_path(job.folder, number), some, job.clean))
+            reading.blocks[number] = clean_block(block_path(job.folder, number), some, job.clean)
     except _Damaged:
-        return Reading([], reading.skipped)
+        return Reading({}, reading.skipped)
     write_mark(job.folder, states, contents, len(reading.blocks), reading)
     return reading
 
@@ -256,29 +281,57 @@ def changed(part: Part) -> SourceChanged:
 
 def _read_piece(job: BlockJob) -> Reading:
     if isinstance(job.piece, Failure):
-        return Reading([], [{"part": job.part.name, "why": job.piece.why}])
+        return Reading({}, [{"part": job.part.name, "why": job.piece.why}])
     if isinstance(job.piece, Lost):
-        return Reading([], lost=[job.piece])
-    path = block_path(job.folder, job.number)
-    origin = _origin(job.piece)
-    done = cleaned(path, origin)
-    if done is not None and (job.skips or not done.lost):
-        return Reading([done], lost=Lost.of(job.part.name, done))
-    texts, faults = job.piece, Faults(job.skips)
-    if isinstance(texts, LineBlock):
-        assert isinstance(job.part, FilePart)
+        return Reading({}, lost=[job.piece])
+    origin = _origin(job.piece, job.content)
+    blocks = _made(job.folder, job.number, origin)
+    if blocks is None or (Lost.of(job.part.name, blocks) and not job.skips):
+        blocks, number, faults = {}, job.number, Faults(job.skips)
         try:
-            texts = list(job.part.documents_of(texts, faults))
-        except InputError as error:
-            if job.part.state() != job.state:
-                raise changed(job.part) from error
-            return Reading([], [{"part": job.part.name, "why": str(error)}])
-    block = clean_block(path, texts, job.clean, origin, faults)
-    return Reading([block], lost=Lost.of(job.part.name, block))
+            for texts, more in _texts_of_blocks(job, faults):
+                path, own = block_path(job.folder, number), STOP if more else faults
+                blocks[number] = clean_block(path, texts, job.clean, origin, own, more)
+                number += _APART
+        except _Damaged as error:
+            return Reading({}, [{"part": job.part.name, "why": str(error)}])
+    return Reading(blocks, lost=Lost.of(job.part.name, blocks))
 
 
-def _origin(piece: LineBlock | list[str]) -> str:
+def _texts_of_blocks(job: BlockJob, faults: Faults) -> Iterator[tuple[list[str], bool]]:
+    """The documents of each block of a piece, and whether another block follows.
+
+    Row groups may be of any size; other pieces make one block.
+    """
+    if isinstance(job.piece, list):
+        yield job.piece, False
+        return
+    assert isinstance(job.part, FilePart)
+    assert isinstance(job.piece, LineBlock | RowGroups)
+    try:
+        texts = job.part.documents_of(job.piece, faults)
+        if isinstance(job.piece, LineBlock):
+            yield list(texts), False
+            return
+        ahead: list[str] = []
+        more = True
+        while more:
+            begun = chain(ahead, texts)
+            some = next(cut_by_characters(begun, shards.SHARD_CHARACTERS // 2), [])
+            ahead = list(islice(texts, 1))
+            more = bool(ahead)
+            check_unchanged(job.part, job.state, job.content)
+            yield some, more
+    except InputError as error:
+        if job.part.state() != job.state:
+            raise changed(job.part) from error
+        raise _Damaged(str(error)) from error
+
+
+def _origin(piece: LineBlock | RowGroups | list[str], content: dict[str, Any]) -> str:
     """A hash of a piece, so that a later call knows a block that was made from it."""
+    if isinstance(piece, RowGroups):
+        return json_hash([content, piece.start, piece.end])
     hashed = hashlib.blake2b(digest_size=shards.DIGEST_BYTES)
     if isinstance(piece, LineBlock):
         hashed.update(piece.data)
