@@ -111,7 +111,8 @@ def parquet_records(file: File, fields: Sequence[str] | None = None) -> Records:
     """
     with table_faults(file), pq.ParquetFile(file.path) as table:
         columns = None if fields is None else list(fields)
-        yield from row_records(file, table.iter_batches(BATCH, columns=columns))
+        if table.num_row_groups:  # PyArrow 18 refuses to read none
+            yield from row_records(file, table.iter_batches(BATCH, columns=columns))
 
 
 def parquet_columns(file: File) -> list[str]:
