@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from crammed.machine.cards import CARDS
-from crammed.planning.oncard import counted_speed
+from crammed.planning.oncard import Taken, counted_speed
 from crammed.quantity import quantity
 from crammed.rules.recipe import ask
 from layout import NOT_YET, row_of, rule, tabled, there
@@ -16,9 +16,9 @@ LEAST = 1e-4
 def cards_table(recipes: list[str]) -> str:
     """The tokens of a day of training on each known card, as ``crammed plan`` counts them."""
     (recipe,) = recipes
-    config, rows = ask(recipe).config, []
+    config, rows, known = ask(recipe).config, [], Taken()
     for card in CARDS:
-        speed = counted_speed(config, config.tokenizer.vocab_size, card)
+        speed = counted_speed(config, config.tokenizer.vocab_size, card, known)
         a_second = config.batch.rows * config.data.row_length / speed.seconds(config.batch.rows)
         cells = (
             card.name,

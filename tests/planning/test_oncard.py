@@ -15,7 +15,7 @@ from crammed.errors import InputError
 from crammed.machine.cards import CARDS, GIB, Card, card_called, known_card
 from crammed.model.count import parameters
 from crammed.optim.muon import ITERATIONS, orthogonalisation_flops, orthogonalise
-from crammed.planning.oncard import BANDWIDTH, LAUNCH, counted_speed
+from crammed.planning.oncard import BANDWIDTH, LAUNCH, Taken, counted_speed
 from crammed.rules.recipe import load_config
 from crammed.training.update.memory import allocated, bytes_per_parameter
 
@@ -69,6 +69,16 @@ def test_the_paper_s_shape_on_cards() -> None:
     assert published is not None
     assert published.published is not None
     assert 1.2 < 1 / a_row["A6000"] / published.published < 1.5
+
+
+def test_what_was_counted_for_other_cards_changes_nothing() -> None:
+    wide = load_config("crammed-2022", ["model.layers=2", "model.width=2048", "batch.rows=2048"])
+    known, alone = Taken(), []
+    for name in ("H200", "2080 Ti", "RTX 4070", "T4"):  # of two formats and several sizes
+        alone.append(counted_speed(wide, VOCAB, card_called(name)))
+        assert counted_speed(wide, VOCAB, card_called(name), known) == alone[-1]
+    assert len({speed.microbatch_rows for speed in alone}) > 1
+    assert {half for half, *_ in known} == {"bfloat16", "float16"}
 
 
 def test_what_an_optimizer_keeps_takes_memory_and_time() -> None:

@@ -71,18 +71,28 @@ def counted_measure(card: Card) -> Measure:
     return measure
 
 
-def counted_speed(config: RunConfig, vocab_size: int, card: Card) -> PartTimes:
+Taken = dict[tuple[str, bool, int], int]
+"""Bytes that a microbatch takes, by its format, whether layers recompute, and its rows."""
+
+
+def counted_speed(
+    config: RunConfig, vocab_size: int, card: Card, known: Taken | None = None
+) -> PartTimes:
     """The parts of what `crammed.planning.parts.measure_speed` measures that can be counted.
+
+    Args:
+        known: what was counted for other cards with this configuration; what is counted is added.
 
     Raises:
         InputError: the card lacks the number format, or its memory is too small.
     """
-    step = _fitted(config, vocab_size, card)
+    known = {} if known is None else known
+    step = _fitted(config, vocab_size, card, known)
     rows = min(step.microbatch_rows, config.batch.rows)
     size = parameters(config.model, vocab_size, config.generator())
     held = bytes_per_parameter(config) * size + step.leaves.cast_bytes
     most = card.memory - RESERVED
-    while (memory := held + _taken(step, rows)) > most and rows > 1:
+    while (memory := held + _taken(step, rows, card, known)) > most and rows > 1:
         rows //= 2  # as training does if memory runs out nevertheless
     if memory > most:
         raise InputError(
@@ -137,7 +147,7 @@ def _microbatch_seconds(
     return seconds * run_flops_per_token(config, vocab_size, predicted) / once
 
 
-def _fitted(config: RunConfig, vocab_size: int, card: Card) -> TrainStep:
+def _fitted(config: RunConfig, vocab_size: int, card: Card, known: Taken) -> TrainStep:
     """The training step on the card, without storage, with microbatches that fit its memory."""
     device, free = _device(config.compute, card), card.memory - RESERVED
     refuse_larger(config, vocab_size, free, f"the {card.name}, less 1 GiB for CUDA,")
@@ -146,14 +156,17 @@ def _fitted(config: RunConfig, vocab_size: int, card: Card) -> TrainStep:
     step = step_of(model, config, FIRST_IDS, device)
     if device.fits_microbatch:
         weights = sum(each.nbytes for each in step.parameters) + step.leaves.cast_bytes
-        step.fit(free - weights, lambda rows: _taken(step, rows))
+        step.fit(free - weights, lambda rows: _taken(step, rows, card, known))
     return step
 
 
-def _taken(step: TrainStep, rows: int) -> int:
+def _taken(step: TrainStep, rows: int, card: Card, known: Taken) -> int:
     """Bytes that a microbatch of this many rows takes."""
-    with _one_kernel_attention():
-        return allocated(lambda: step.try_rows(rows))
+    kind = (card.half, step.recomputes, rows)
+    if kind not in known:
+        with _one_kernel_attention():
+            known[kind] = allocated(lambda: step.try_rows(rows))
+    return known[kind]
 
 
 def _device(config: ComputeConfig, card: Card) -> Device:
