@@ -18,7 +18,7 @@ PARTS = (
     ("gates", r"^triton_poi.*(gelu|erf|tanh|silu|sigmoid|exp_|relu)"),
     ("residuals and norms", r"layer_norm|rms_norm|rsqrt|_mul_sub_sum|^aten\.sum"),
     ("gates", r"gelu|silu|relu|sigmoid"),
-    ("masks", r"bitwise|topk|scatter|gather|remainder"),
+    ("masks", r"bitwise|sort|topk|scatter|gather|remainder"),
     ("queries, keys, values", r"select_backward|permute|clone|cat|transpose"),
     ("residuals and norms", r"_to_copy.*view|view.*_to_copy"),
     ("weights", r"^aten\.(add_|_foreach_add_)|_to_copy"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import os
 import re
 import shutil
 import signal
@@ -24,7 +23,6 @@ from crammed.evaluation import suite
 from crammed.evaluation.backbones.spec import local_digest
 from crammed.evaluation.comparison import compare_models
 from crammed.evaluation.evaluation import evaluate
-from crammed.evaluation.finetuning.arrays import Arrays, load_arrays, save_arrays
 from crammed.evaluation.finetuning.jobs import Failures, FinetuneJob, FinetuneSetup, run_jobs
 from crammed.evaluation.folder import EvaluationFolder, default_folder, read_outputs, scores_folder
 from crammed.evaluation.linear import linear_scores
@@ -444,35 +442,6 @@ def test_an_interrupted_evaluation_stops_at_once(tmp_path: Path, ask: Ask, model
         process.wait(PATIENCE)
     assert process.returncode == 75, said.read_text()
     assert "interrupted; what is finished is kept" in said.read_text()
-
-
-def test_what_is_kept_is_read_back_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "deep" / "kept.npz"
-    arrays: Arrays = {
-        "a": np.arange(6, dtype=np.float32).reshape(2, 3),
-        "test/B.tsv": np.ones(2),
-    }
-    save_arrays(file, arrays, {"key": "k"})
-    loaded = load_arrays(file)
-    assert loaded is not None
-    assert loaded[1] == {"key": "k"}
-    assert {name: array.tolist() for name, array in loaded[0].items()} == {
-        name: array.tolist() for name, array in arrays.items()
-    }
-    assert [path.name for path in file.parent.iterdir()] == ["kept.npz"]
-    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)  # as if killed: nothing is cleared
-    monkeypatch.setattr(Path, "replace", lambda *_: None)
-    monkeypatch.setattr(os, "getpid", lambda: 1)
-    save_arrays(file, arrays, {"key": "k"})
-    assert len(list(file.parent.iterdir())) == 2
-    monkeypatch.undo()
-    save_arrays(file, arrays, {"key": "k"})
-    assert [path.name for path in file.parent.iterdir()] == ["kept.npz"]
-    file.write_bytes(file.read_bytes()[:100])
-    assert load_arrays(file) is None
-    assert load_arrays(tmp_path / "none.npz") is None
 
 
 def test_an_evaluation_goes_on_with_the_threads_that_it_began_with(

@@ -75,7 +75,7 @@ def smallest(values: Tensor, count: int) -> torch.return_types.topk:
     """The smallest values in each row of [B, S], in order, and where they are, each [B, count].
 
     Not with `Tensor.sort`: for a GPU, the compiler writes that out as a network of comparisons,
-    which took Triton 42 seconds of a CPU core for rows of 128.
+    which takes Triton 42 seconds of a CPU core for rows of 128.
     """
     return values.topk(count, dim=1, largest=False, sorted=True)
 

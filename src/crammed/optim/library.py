@@ -196,10 +196,10 @@ def _is_optimizer(kind: type[Any]) -> bool:
 
 def _refusal(config: LibraryConfig, error: Exception) -> InputError:
     why = " ".join([type(error).__name__, *str(error).splitlines()[:1]])
+    others = "other optim.options, or " if config.options else ""
     return InputError(
-        f"optim.of={config.of} cannot be used here ({why}): choose "
-        + "other optim.options, or " * bool(config.options)
-        + "an optimizer that needs nothing but gradients, such as SOAP"
+        f"optim.of={config.of} cannot be used here ({why}): choose {others}an optimizer that needs "
+        "nothing but gradients, such as SOAP"
     )
 
 

@@ -13,9 +13,6 @@ import pytest
 
 from crammed.config import DataConfig
 from crammed.data import shards
-from crammed.data.preparing.read import cleaning_job, reading_job
-from crammed.data.preparing.read.cleaned import CleanedText
-from crammed.data.preparing.read.ingest import read_and_clean
 from crammed.data.preparing.read.part import FilePart, SourceChanged
 from crammed.data.preparing.read.reading_job import (
     BlockJob,
@@ -25,41 +22,19 @@ from crammed.data.preparing.read.reading_job import (
 )
 from crammed.data.preparing.read.source import open_sources
 from crammed.errors import InputError
-from crammed.machine.engine import Engine, Item, Result
-from crammed.terminal.progress import SILENT
+from crammed.machine.engine import Item, Result
+from support.reading import ThisProcess, disk_full_at, read_source, texts_of
 from support.samples import COMPRESS
 from support.text import documents, write_jsonl
 
 
-class _ThisProcess:
-    """Does each job when its result is asked for, and notes it."""
-
-    def __init__(self) -> None:
-        self.jobs: list[Any] = []
-
-    def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
-        for job in jobs:
-            self.jobs.append(job)
-            yield function(job)
-
-
-class _Late(_ThisProcess):
+class _Late(ThisProcess):
     """Begins no job before all are drawn, as many busy workers would."""
 
     def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
         drawn = list(jobs)
         self.jobs += drawn
         return map(function, drawn)
-
-
-def _read(source: Path, work: Path, engine: Engine | None = None, **data: Any) -> CleanedText:
-    config = DataConfig.model_validate({"sources": [str(source)], **data})
-    return read_and_clean(open_sources(config), config, work, engine or _ThisProcess(), SILENT)
-
-
-def _texts(text: CleanedText) -> list[list[str]]:
-    """The documents of each shard."""
-    return [shards.documents(shard.slices) for shard in text.shards]
 
 
 @pytest.fixture(autouse=True)
@@ -75,21 +50,21 @@ WRITERS: dict[str, Callable[[Path, list[str]], object]] = {
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
-@pytest.mark.parametrize("kind", [_ThisProcess, _Late])
+@pytest.mark.parametrize("kind", [ThisProcess, _Late])
 def test_a_large_file_is_cut_where_its_documents_say(
-    tmp_path: Path, suffix: str, kind: type[_ThisProcess]
+    tmp_path: Path, suffix: str, kind: type[ThisProcess]
 ) -> None:
     texts = documents(300)
     file = tmp_path / f"a{suffix}"
     WRITERS[suffix](file, texts)
     engine = kind()
-    text = _read(file, tmp_path / "work", engine)
-    assert _texts(text) == list(cut_by_characters(texts, 5_000))
+    text = read_source(file, tmp_path / "work", engine)
+    assert texts_of(text) == list(cut_by_characters(texts, 5_000))
     assert len(text.shards) > 10
     pieces = [job for job in engine.jobs if isinstance(job, BlockJob)]
     assert len(pieces) > len(text.shards), "many workers share the file"
     assert [shard.characters for shard in text.shards] == [
-        sum(map(len, some)) for some in _texts(text)
+        sum(map(len, some)) for some in texts_of(text)
     ]
     (part,) = open_sources(DataConfig.model_validate({"sources": [str(file)]}))[0].parts
     assert fingerprints(text.folders[0][0]) == [part.fingerprint()]
@@ -101,8 +76,8 @@ def test_dropped_documents_count_for_where_shards_are_cut(tmp_path: Path) -> Non
     expected = [
         [text for text in some if "\ufffd" not in text] for some in cut_by_characters(texts, 5_000)
     ]
-    text = _read(tmp_path / "a.jsonl", tmp_path / "work")
-    assert _texts(text) == expected
+    text = read_source(tmp_path / "a.jsonl", tmp_path / "work")
+    assert texts_of(text) == expected
     assert text.dropped["empty"] == [100, 10_000]
 
 
@@ -113,7 +88,7 @@ def test_small_files_share_shards_and_large_ones_have_their_own(tmp_path: Path) 
     every = {name: documents(size, seed=n) for n, (name, size) in enumerate(sizes.items())}
     for name, texts in every.items():
         write_jsonl(folder / f"{name}.jsonl", texts)
-    found = _texts(_read(folder, tmp_path / "work"))
+    found = texts_of(read_source(folder, tmp_path / "work"))
     runs = [every["a"] + every["b"], every["c"], [t for name in "defg" for t in every[name]]]
     assert found == [some for run in runs for some in cut_by_characters(run, 5_000)]
 
@@ -135,11 +110,11 @@ def test_a_limit_ends_a_source_within_a_document_of_it(
             file.write("not json\n")
     read = list(accumulate(map(len, texts)))
     count = sum(total < most for total in [0, *read[:-1]])
-    for name, engine in (("late", _Late()), ("now", _ThisProcess())):
+    for name, engine in (("late", _Late()), ("now", ThisProcess())):
         for _ in range(2):
             sources = [{"path": str(source), "max_characters": most}]
-            text = _read(source, tmp_path / name, engine, sources=sources)
-            assert list(chain(*_texts(text))) == texts[:count]
+            text = read_source(source, tmp_path / name, engine, sources=sources)
+            assert list(chain(*texts_of(text))) == texts[:count]
     if not large and most < 10**9:
         assert len(engine.jobs) < 20, "nothing is read far beyond the limit"
 
@@ -150,16 +125,16 @@ def test_nothing_is_read_twice(tmp_path: Path) -> None:
     for number in range(6):
         write_jsonl(folder / f"{number}.jsonl", documents(10, seed=number))
     write_jsonl(folder / "large.jsonl", documents(200, seed=9))
-    before = _texts(_read(folder, tmp_path / "work"))
+    before = texts_of(read_source(folder, tmp_path / "work"))
     for part in folder.iterdir():
         os.utime(part, (1, 1))  # touched, but not changed
-    engine = _ThisProcess()
-    assert _texts(_read(folder, tmp_path / "work", engine)) == before
+    engine = ThisProcess()
+    assert texts_of(read_source(folder, tmp_path / "work", engine)) == before
     assert not [job for job in engine.jobs if isinstance(job, BlockJob)]
     assert all(shards.read_done(job.folder / "read.json") for job in engine.jobs)
     write_jsonl(folder / "more.jsonl", documents(10, seed=10))
-    again = _ThisProcess()
-    _read(folder, tmp_path / "work", again)
+    again = ThisProcess()
+    read_source(folder, tmp_path / "work", again)
     new = [job for job in again.jobs if job.folder not in {each.folder for each in engine.jobs}]
     assert [part.name for job in new for part in job.parts] == ["more.jsonl"]
 
@@ -170,16 +145,16 @@ def test_copies_of_a_file_have_folders_of_their_own(tmp_path: Path) -> None:
         (folder / name).mkdir(parents=True)
         write_jsonl(folder / name / "same.jsonl", documents(150))
     engine = _Late()
-    found = _texts(_read(folder, tmp_path / "work", engine))
+    found = texts_of(read_source(folder, tmp_path / "work", engine))
     places = [(job.folder, job.number) for job in engine.jobs]
     assert len(set(places)) == len(places) > 4
     assert found[: len(found) // 2] == found[len(found) // 2 :]
 
 
-@pytest.mark.parametrize("kind", [_ThisProcess, _Late])
+@pytest.mark.parametrize("kind", [ThisProcess, _Late])
 @pytest.mark.parametrize("large", [True, False])
 def test_damaged_records_are_left_out_and_counted(
-    tmp_path: Path, kind: type[_ThisProcess], large: bool
+    tmp_path: Path, kind: type[ThisProcess], large: bool
 ) -> None:
     folder = tmp_path / "texts"
     folder.mkdir()
@@ -189,28 +164,28 @@ def test_damaged_records_are_left_out_and_counted(
     lines = bad.read_text().splitlines(True)
     bad.write_text("".join(["{}\n", *lines[:-5], "not json\n", *lines[-5:]]))
     with pytest.raises(InputError, match=r"1\.jsonl, line 1: no field 'text'"):
-        _read(folder, tmp_path / "stop", kind())
+        read_source(folder, tmp_path / "stop", kind())
     for _ in range(2):
-        text = _read(folder, tmp_path / "work", kind(), unreadable="skip")
+        text = read_source(folder, tmp_path / "work", kind(), unreadable="skip")
         (lost,) = text.lost
         assert (lost.part, lost.records, text.skipped) == ("1.jsonl", 2, [])
         assert lost.first.startswith("texts/1.jsonl, line 1: no field 'text'")
         assert text.documents == 3 * len(lines)
     with pytest.raises(InputError, match=r"1\.jsonl, line 1: no field 'text'"):
-        _read(folder, tmp_path / "work", kind())
+        read_source(folder, tmp_path / "work", kind())
     count = 2_000 if large else 20
     bad.write_text("not json\n" * count)
-    text = _read(folder, tmp_path / "work", kind(), unreadable="skip")
+    text = read_source(folder, tmp_path / "work", kind(), unreadable="skip")
     assert text.documents == 2 * len(lines)
     assert sum(lost.records for lost in text.lost) == (count if large else 0)
     assert [each["part"] for each in text.skipped] == ([] if large else ["1.jsonl"])
 
 
-@pytest.mark.parametrize("kind", [_ThisProcess, _Late])
+@pytest.mark.parametrize("kind", [ThisProcess, _Late])
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.txt.xz", "a.csv.gz"])
 @pytest.mark.parametrize("count", [40, 600])
 def test_a_file_is_read_up_to_damage_in_its_compression(
-    tmp_path: Path, kind: type[_ThisProcess], name: str, count: int
+    tmp_path: Path, kind: type[ThisProcess], name: str, count: int
 ) -> None:
     texts = [f"{number} {text}" for number, text in enumerate(documents(count))]
     content = "\n\n".join(texts)
@@ -223,17 +198,17 @@ def test_a_file_is_read_up_to_damage_in_its_compression(
     file = tmp_path / name
     file.write_bytes(whole[: len(whole) * 2 // 3])
     with pytest.raises(InputError, match="cannot be read to its end"):
-        _read(file, tmp_path / "stop", kind())
+        read_source(file, tmp_path / "stop", kind())
     found = []
     for _ in range(2):
-        text = _read(file, tmp_path / "work", kind(), unreadable="skip")
+        text = read_source(file, tmp_path / "work", kind(), unreadable="skip")
         if text.skipped:  # the little that there is lies in what cannot be unpacked
             assert count == 40
             continue
         (lost,) = text.lost
         assert lost.records == 1
         assert "cannot be read to its end" in lost.first
-        found.append(list(chain.from_iterable(_texts(text))))
+        found.append(list(chain.from_iterable(texts_of(text))))
         assert found[0] == found[-1] == texts[: len(found[0])]
         assert count == 40 or count / 4 < len(found[0]) < count
 
@@ -265,9 +240,9 @@ def test_a_file_that_grows_while_it_is_read(
     with monkeypatch.context() as patch:
         _meddle(patch, lambda: file.write_bytes(own + more.encode()))
         with pytest.raises(SourceChanged, match=rf"^{file.name} changed while it was read: wait"):
-            _read(file, tmp_path / "work", unreadable=unreadable)
+            read_source(file, tmp_path / "work", unreadable=unreadable)
     file.write_bytes(own)
-    assert _read(file, tmp_path / "work").documents == count
+    assert read_source(file, tmp_path / "work").documents == count
 
 
 def test_blocks_of_a_file_that_changed_are_not_used_when_it_is_as_before(
@@ -278,10 +253,10 @@ def test_blocks_of_a_file_that_changed_are_not_used_when_it_is_as_before(
     with monkeypatch.context() as patch:
         _meddle(patch, lambda: file.write_bytes(own.replace(b"sailor", b"tailor")))
         with pytest.raises(SourceChanged):
-            _read(file, tmp_path / "work")
+            read_source(file, tmp_path / "work")
     file.write_bytes(own)
-    found = _read(file, tmp_path / "work")
-    assert not any("tailor" in text for some in _texts(found) for text in some)
+    found = read_source(file, tmp_path / "work")
+    assert not any("tailor" in text for some in texts_of(found) for text in some)
 
 
 @pytest.mark.parametrize("count", [40, 1_000])
@@ -290,29 +265,20 @@ def test_a_file_that_was_only_touched_has_not_changed(
 ) -> None:
     file = write_jsonl(tmp_path / "a.jsonl", documents(count))
     _meddle(monkeypatch, lambda: os.utime(file, (1, 1)))
-    assert _read(file, tmp_path / "work").documents == count
+    assert read_source(file, tmp_path / "work").documents == count
 
 
 def test_a_large_file_that_had_been_begun_is_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write_jsonl(tmp_path / "a.jsonl", documents(300))
-    cleaned: list[str] = []
-    clean = cleaning_job.clean_block
-
-    def failing(block: Path, *more: Any) -> Any:
-        cleaned.append(block.name)
-        if len(cleaned) == 4:
-            raise InputError("the disk is full")
-        return clean(block, *more)
-
-    monkeypatch.setattr(reading_job, "clean_block", failing)
+    cleaned = disk_full_at(monkeypatch, 4)
     with pytest.raises(InputError, match="full"):
-        _read(file, tmp_path / "work")
-    found = _read(file, tmp_path / "work")
+        read_source(file, tmp_path / "work")
+    found = read_source(file, tmp_path / "work")
     assert cleaned.count("00000") == cleaned.count("00002") == 1
     assert cleaned.count("00003") == 2
-    assert _texts(found) == list(cut_by_characters(documents(300), 5_000))
+    assert texts_of(found) == list(cut_by_characters(documents(300), 5_000))
 
 
 def test_many_files_make_few_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,8 +287,8 @@ def test_many_files_make_few_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     folder.mkdir()
     for number in range(200):
         write_jsonl(folder / f"{number:03d}.jsonl", documents(1, seed=number))
-    engine = _ThisProcess()
-    text = _read(folder, tmp_path / "work", engine)
+    engine = ThisProcess()
+    text = read_source(folder, tmp_path / "work", engine)
     assert [type(job) for job in engine.jobs] == [ReadJob]
     assert text.documents == 200
     assert len(list((tmp_path / "work").rglob("*"))) < 12

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from crammed.config import DataConfig
 from crammed.data import shards
-from crammed.data.preparing.read import cleaning_job, reading_job
-from crammed.data.preparing.read.cleaned import CleanedText
-from crammed.data.preparing.read.ingest import _Reader, read_and_clean
+from crammed.data.preparing.read.ingest import _Reader
 from crammed.data.preparing.read.part import FilePart, SourceChanged
 from crammed.data.preparing.read.reading_job import BlockJob, ReadJob, cut_by_characters
 from crammed.data.preparing.read.source import open_sources
 from crammed.errors import InputError
-from crammed.machine.engine import Item, Result
 from crammed.terminal.progress import SILENT
+from support.reading import ThisProcess, config_of, disk_full_at, read_source, texts_of
 from support.text import documents
-
-
-class _ThisProcess:
-    """Does each job when its result is asked for, and notes it."""
-
-    def __init__(self) -> None:
-        self.jobs: list[Any] = []
-
-    def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
-        for job in jobs:
-            self.jobs.append(job)
-            yield function(job)
 
 
 @pytest.fixture(autouse=True)
@@ -67,20 +52,6 @@ def _write(file: Path, rows: list[int], texts: list[str] = TEXTS) -> Path:
     return file
 
 
-def _config(file: Path, **data: Any) -> DataConfig:
-    return DataConfig.model_validate({"sources": [str(file)], **data})
-
-
-def _read(file: Path, work: Path, engine: _ThisProcess | None = None, **data: Any) -> CleanedText:
-    config = _config(file, **data)
-    return read_and_clean(open_sources(config), config, work, engine or _ThisProcess(), SILENT)
-
-
-def _texts(text: CleanedText) -> list[list[str]]:
-    """The documents of each shard."""
-    return [shards.documents(shard.slices) for shard in text.shards]
-
-
 def _damage(file: Path, group: int) -> None:
     """Overwrite the text of a row group, counted from 0."""
     column = pq.ParquetFile(file).metadata.row_group(group).column(1)
@@ -96,18 +67,18 @@ def test_row_groups_give_what_the_whole_file_gives(
 ) -> None:
     rows = LAYOUTS[layout]
     file = _write(tmp_path / "a.parquet", rows)
-    engine = _ThisProcess()
-    cut = _read(file, tmp_path / "cut", engine)
+    engine = ThisProcess()
+    cut = read_source(file, tmp_path / "cut", engine)
     assert all(isinstance(job, BlockJob) for job in engine.jobs)
     assert (len(engine.jobs) > 2) == (layout in ("tiny", "even"))
     monkeypatch.setattr(FilePart, "row_groups", lambda *_: None)
-    engine = _ThisProcess()
-    whole = _read(file, tmp_path / "whole", engine)
+    engine = ThisProcess()
+    whole = read_source(file, tmp_path / "whole", engine)
     assert [type(job) for job in engine.jobs] == [ReadJob]
-    assert _texts(cut) == _texts(whole) == list(cut_by_characters(TEXTS[: sum(rows)], 5_000))
+    assert texts_of(cut) == texts_of(whole) == list(cut_by_characters(TEXTS[: sum(rows)], 5_000))
     assert max((len(block.path.name) for block in cut.blocks), default=0) < 20
-    again = _ThisProcess()
-    assert _texts(_read(file, tmp_path / "cut", again)) == _texts(whole)
+    again = ThisProcess()
+    assert texts_of(read_source(file, tmp_path / "cut", again)) == texts_of(whole)
     assert not [job for job in again.jobs if isinstance(job, BlockJob)], "nothing is read twice"
 
 
@@ -117,13 +88,13 @@ def test_a_limit_ends_it_at_the_same_document(
 ) -> None:
     file = _write(tmp_path / "a.parquet", LAYOUTS["uneven"])
     sources = [{"path": str(file), "max_characters": most}]
-    cut = _read(file, tmp_path / "cut", sources=sources)
+    cut = read_source(file, tmp_path / "cut", sources=sources)
     monkeypatch.setattr(FilePart, "row_groups", lambda *_: None)
-    assert _texts(cut) == _texts(_read(file, tmp_path / "whole", sources=sources))
+    assert texts_of(cut) == texts_of(read_source(file, tmp_path / "whole", sources=sources))
 
 
 def test_no_block_of_a_huge_row_group_is_larger_than_others(tmp_path: Path) -> None:
-    text = _read(_write(tmp_path / "a.parquet", [300]), tmp_path / "work")
+    text = read_source(_write(tmp_path / "a.parquet", [300]), tmp_path / "work")
     longest = max(map(len, TEXTS))
     sizes = [sum(map(int, shards.lengths_of(block.path))) for block in text.blocks]
     assert len(sizes) > 10
@@ -136,9 +107,9 @@ def test_only_a_damaged_row_group_is_left_out(tmp_path: Path) -> None:
     what = r"^a\.parquet, row group 3 cannot be read to its end: [^\n]+$"
     for _ in range(2):
         with pytest.raises(InputError, match=what):
-            _read(file, tmp_path / "work")
-        text = _read(file, tmp_path / "work", unreadable="skip")
-        assert [each for some in _texts(text) for each in some] == TEXTS[:100] + TEXTS[150:]
+            read_source(file, tmp_path / "work")
+        text = read_source(file, tmp_path / "work", unreadable="skip")
+        assert [each for some in texts_of(text) for each in some] == TEXTS[:100] + TEXTS[150:]
         (lost,) = text.lost
         assert (lost.records, text.skipped) == (1, [])
         assert lost.first.startswith("a.parquet, row group 3 cannot be read to its end: ")
@@ -150,7 +121,7 @@ def test_messages_count_the_rows_of_the_file(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("crammed.formats.lines.LARGEST", 2_000)
         with pytest.raises(InputError, match=r"^a\.parquet, row 261: a document of more than"):
-            _read(file, tmp_path / "work")
+            read_source(file, tmp_path / "work")
 
 
 @pytest.mark.parametrize("field", ["body", "id"])
@@ -161,8 +132,8 @@ def test_what_holds_no_text_is_left_out_as_a_whole(tmp_path: Path, field: str) -
     sources = [str(good), {"path": str(bad), "text_field": field}]
     why = "no field 'body'" if field == "body" else "field 'id' is int"
     with pytest.raises(InputError, match=rf"^b\.parquet, row 1: {why}"):
-        _read(bad, tmp_path / "work", sources=sources)
-    text = _read(bad, tmp_path / "work", sources=sources, unreadable="skip")
+        read_source(bad, tmp_path / "work", sources=sources)
+    text = read_source(bad, tmp_path / "work", sources=sources, unreadable="skip")
     assert [each["part"] for each in text.skipped] == ["b.parquet"]
     assert (text.lost, text.documents) == ([], 300)
 
@@ -187,12 +158,12 @@ def test_a_file_that_changes_while_its_row_groups_are_read(
     with monkeypatch.context() as patch:
         patch.setattr(FilePart, "documents_of", meddling)
         if touched:
-            assert _read(file, tmp_path / "work").documents == 300
+            assert read_source(file, tmp_path / "work").documents == 300
             return
         with pytest.raises(SourceChanged, match=r"^a\.parquet changed while it was read: wait"):
-            _read(file, tmp_path / "work")
+            read_source(file, tmp_path / "work")
     file.write_bytes(own)
-    assert _texts(_read(file, tmp_path / "work")) == list(cut_by_characters(TEXTS, 5_000))
+    assert texts_of(read_source(file, tmp_path / "work")) == list(cut_by_characters(TEXTS, 5_000))
 
 
 @pytest.mark.parametrize("layout", ["even", "one"])
@@ -200,28 +171,19 @@ def test_it_is_continued_after_the_last_finished_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
     file = _write(tmp_path / "a.parquet", LAYOUTS[layout])
-    cleaned: list[str] = []
-    clean = cleaning_job.clean_block
-
-    def failing(block: Path, *more: Any) -> Any:
-        cleaned.append(block.name)
-        if len(cleaned) == 8:
-            raise InputError("the disk is full")
-        return clean(block, *more)
-
-    monkeypatch.setattr(reading_job, "clean_block", failing)
+    cleaned = disk_full_at(monkeypatch, 8)
     with pytest.raises(InputError, match="full"):
-        _read(file, tmp_path / "work", unreadable="skip")
-    found = _read(file, tmp_path / "work")
+        read_source(file, tmp_path / "work", unreadable="skip")
+    found = read_source(file, tmp_path / "work")
     assert cleaned.count("00000") == (1 if layout == "even" else 2)
-    assert _texts(found) == list(cut_by_characters(TEXTS, 5_000))
+    assert texts_of(found) == list(cut_by_characters(TEXTS, 5_000))
 
 
 @pytest.mark.parametrize("layout", ["tiny", "even", "one", "uneven"])
 def test_progress_reaches_the_end(tmp_path: Path, layout: str) -> None:
-    config = _config(_write(tmp_path / "a.parquet", LAYOUTS[layout]))
+    config = config_of(_write(tmp_path / "a.parquet", LAYOUTS[layout]))
     reader = _Reader(config, tmp_path / "work", SILENT)
     units = list(reader.units(open_sources(config)))
-    sizes = [size for _, size, _ in reader.read(units, _ThisProcess())]
+    sizes = [size for _, size, _ in reader.read(units, ThisProcess())]
     assert sum(sizes) == pytest.approx(units[0].size, abs=len(sizes))
     assert len(sizes) < 3 or max(sizes) < units[0].size / 3

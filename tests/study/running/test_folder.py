@@ -17,14 +17,14 @@ from crammed.errors import InputError, TaskFailed
 from crammed.files.locks import FolderLock
 from crammed.files.writing import write_json
 from crammed.runs.directory import RunDir
-from crammed.study.result import Run
+from crammed.study.result import Run, read_result
 from crammed.study.running import folder
 from crammed.study.running.preparing import planned_corpora
 from crammed.study.running.runner import run_study
 from crammed.study.spec.arms import Study, load_study
 from crammed.study.spec.corpora import Corpora
 from crammed.terminal.progress import SILENT
-from support.study import run_of, write_study
+from support.study import SUMMARY, run_of, write_study
 from support.text import documents
 
 BUDGET = Budget.parse("6updates")
@@ -196,3 +196,15 @@ def test_a_study_ends_with_its_page(
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == f"page  {tmp_path}/o ut/report.html"
     assert "<h1>o ut</h1>" in (tmp_path / "o ut" / "report.html").read_text("utf-8")
+
+
+def test_a_result_without_a_configuration_is_not_adopted(out: Path, corpus: Corpus) -> None:
+    found = read_result(out)
+    found.arms["muon"].runs.clear()  # as if killed before their results were noted
+    write_json(out / "study.json", found.values())
+    for seed in (0, 1):
+        write_json(out / f"muon-{seed}" / "summary.json", SUMMARY)
+    (out / "muon-1" / "config.json").unlink()
+    arms = folder.begun_arms(study(out.parent, corpus), 2, out, ())
+    assert [*arms["muon"].runs] == ["0"]
+    assert [*arms["plain"].runs] == ["0", "1"]

@@ -27,12 +27,13 @@ from crammed.planning.speed import Measured
 from crammed.study.result import Arm, Run
 from crammed.study.running import board, checks, folder, runner
 from crammed.study.running.board import Board
-from crammed.study.running.folder import Left
+from crammed.study.running.folder import Left, config_of
 from crammed.study.running.judges import Judge
 from crammed.study.running.places import Ended
 from crammed.study.running.runner import run_study
 from crammed.study.running.timing import Finished
 from crammed.study.spec.arms import load_study
+from crammed.study.spec.corpora import Corpora
 from crammed.terminal.progress import SILENT, Progress
 from support.command import PATIENCE
 from support.study import SUMMARY, run_of, write_study
@@ -184,6 +185,8 @@ def test_a_run_that_finished_as_its_study_was_killed_counts(
     kept = json.loads((tmp_path / "out" / "study.json").read_text())
     del kept["arms"]["slow"]["runs"]["0"]
     write_json(tmp_path / "out" / "study.json", kept)
+    own = config_of(study, "slow", Corpora(corpus), BUDGET)
+    write_json(tmp_path / "out" / "slow-0" / "config.json", own.model_dump(mode="json"))
     again = run_study(study, corpus, BUDGET, 1, tmp_path / "out", 1, SILENT)
     slow = first.arms["slow"].runs  # whose end nobody saw
     assert again.arms["slow"].runs == {"0": slow["0"].without("whole_seconds")}

@@ -59,8 +59,10 @@ def begun_arms(study: Study, seeds: int, out: Path, judges: Sequence[Judge]) -> 
             runs = {seed: run.without("unscored") for seed, run in good.items()}
             arms.setdefault(name, arm).runs = runs
     for name in study.arms:
-        # A run that finished just before its study was killed has its result in its own folder.
-        for seed in (number for number in range(seeds) if str(number) not in arms[name].runs):
+        # A run that finished just before its study was killed has its result in its own folder,
+        # with its configuration, which `refuse_another` compares.
+        own = [seed for seed, config in runs_begun(out, name).items() if config is not None]
+        for seed in (n for n in own if n < seeds and str(n) not in arms[name].runs):
             with suppress(InputError):  # a damaged result; the run itself will report it
                 if (run := result_of(run_folder(out, name, seed))) is not None:
                     arms[name].runs[str(seed)] = run

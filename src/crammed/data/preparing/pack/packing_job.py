@@ -280,11 +280,12 @@ def pack_tails(
     """
     tails = np.concatenate([load(out, "tail.npy") for out in outs])
     if len(tails) < row_length and not any(each.rows for each in packed):
-        dense = sum(each.dense for each in packed)
-        raise InputError(
-            f"too little text: {len(tails)} tokens do not fill a row of {row_length}"
-            + f"; data.clean.max_tokens_per_character dropped {counted(dense, 'document')}: raise "
-            "it, or set it to null" * (dense > 0)
-        )
+        why = f"too little text: {len(tails)} tokens do not fill a row of {row_length}"
+        if dense := sum(each.dense for each in packed):
+            why += (
+                f"; data.clean.max_tokens_per_character dropped {counted(dense, 'document')}: "
+                "raise it, or set it to null"
+            )
+        raise InputError(why)
     rows = corpus / f"rows-{len(packed):05d}.bin"
     return len(write_rows(rows, tails, row_length, token_dtype(vocab_size)))
