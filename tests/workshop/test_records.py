@@ -6,12 +6,14 @@ import json
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from crammed.config import RunConfig
 from crammed.config.yamlfile import Loader
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
@@ -22,6 +24,7 @@ from crammed.rules.recipe import load_config
 from crammed.runs.directory import RunDir
 from crammed.study.result import read_result
 from crammed.study.spec.arms import Study, study_names
+from crammed.study.spec.small import has_factor, resolved
 from crammed.terminal.progress import SILENT
 from support.command import crammed, python
 from support.text import tiny
@@ -72,16 +75,23 @@ def test_every_study_can_be_run_again(folder: Path) -> None:
     assert result["baseline"] == study.baseline
     assert result["arms"].keys() <= study.arms.keys()
     for arm in study.arms:
-        recipe, *overrides = study.words(arm)
-        load_config(recipe, overrides, {"budget": {"limit": "6e5tok"}}, speed=1e11, rows=10_000)
+        words = study.words(arm)
+        set_by_arm = [word for word in words if not has_factor(word)]
+        factors = [word for word in words if has_factor(word)]
+        _load([*set_by_arm, *resolved(factors, _load(set_by_arm), proportional=True)])
 
 
 def _is_built_in(name: str, result: dict[str, Any]) -> None:
     """A study of today, or one that had these arms before."""
     assert f"crammed study {name}" in result["command"]
     for entry in result["arms"].values():
-        recipe, *overrides = entry["words"]
-        load_config(recipe, overrides, {"budget": {"limit": "6e5tok"}}, speed=1e11, rows=10_000)
+        _load(entry["words"])
+
+
+def _load(words: Sequence[str]) -> RunConfig:
+    recipe, *overrides = words
+    limit = {"budget": {"limit": "6e5tok"}}
+    return load_config(recipe, overrides, limit, speed=1e11, rows=10_000)
 
 
 @pytest.fixture
