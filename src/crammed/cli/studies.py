@@ -54,15 +54,16 @@ JudgesOption = Annotated[
     str | None,
     typer.Option(
         metavar="NAMES",
-        help="What to judge runs by: heldout, blimp, glue or single tasks such as glue.cola "
-        "(default: those of the study).",
+        help="What to judge runs by: heldout, blimp, suites of tasks such as glue, small or "
+        "FILE.yaml, or single tasks such as glue.cola (default: those of the study).",
     ),
 ]
 BlimpOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Sentence pairs for the judge blimp.")
 ]
-GlueOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Folder of tasks for the judge glue.")
+TasksDataOption = Annotated[
+    Path | None,
+    typer.Option("--tasks-data", "--glue", metavar="DIR", help="Folder of the judges' tasks."),
 ]
 RayOption = Annotated[
     str | None,
@@ -85,7 +86,7 @@ def study(
     data: DataOption = None,
     judges: JudgesOption = None,
     blimp: BlimpOption = None,
-    glue: GlueOption = None,
+    tasks_data: TasksDataOption = None,
     ray: RayOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
@@ -124,7 +125,7 @@ def study(
             *(each, words or [], corpus, sources_of(data or []), limit, seeds),
             out / each if name == EVERY else out,
             jobs or default_jobs(),
-            _judges(each, judges, blimp, glue),
+            _judges(each, judges, blimp, tasks_data),
             ray,
         )
         for each, limit in budgets.items()
@@ -145,7 +146,7 @@ def _budgets(name: str, budget: Budget | None) -> dict[str, Budget]:
 
 
 def _judges(
-    study: str, names: str | None, blimp: Path | None, glue: Path | None
+    study: str, names: str | None, blimp: Path | None, tasks: Path | None
 ) -> Sequence[Judge]:
     """The judges and the data that were typed, or those of the study's file."""
     from crammed.study.running.judges import judges_of
@@ -153,7 +154,7 @@ def _judges(
 
     own = read_study(study)
     wanted = own.judges if names is None else filter(None, names.split(","))
-    return judges_of(wanted, blimp, glue, own.judge_data)
+    return judges_of(wanted, blimp, tasks, own.judge_data)
 
 
 def _run_each(requests: Sequence[Request], *, as_json: bool) -> None:

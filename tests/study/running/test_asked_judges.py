@@ -14,6 +14,12 @@ from crammed.study.running.judges import judges_of
 from support.study import write_study
 
 BUDGET = Budget.parse("6updates")
+OWN = """tasks:
+  rte:
+    text: [sentence1, sentence2]
+    labels: [entailment, not_entailment]
+    metric: accuracy
+"""
 
 
 @pytest.mark.parametrize(
@@ -21,7 +27,11 @@ BUDGET = Budget.parse("6updates")
     [
         (["blimb"], {}, "no judge 'blimb': did you mean blimp"),
         (["blimp"], {}, "the judge blimp needs its data: give --blimp FILE"),
-        (["glue"], {"glue": Path("none")}, "no glue data at none"),
+        (["glue"], {"tasks": Path("none")}, "no glue data at none: name a DIR that exists with --tasks"),
+        (["small.trek"], {}, "no judge 'small.trek': did you mean trec"),
+        (["blimp.anaphora"], {}, "no judge 'blimp.anaphora'"),
+        (["none.yaml.rte"], {}, "none.yaml"),
+        (["small"], {}, "the judge small needs its data: give --tasks-data DIR"),
         (["blimp@bert-base"], {}, "blimp@bert-base: blimp fine-tunes nothing"),
         (["glue@bert-bass"], {}, "no protocol 'bert-bass': did you mean bert-base"),
         (["heldout"], {"blimp": Path(__file__)}, "--blimp names data that no judge uses"),
@@ -36,7 +46,27 @@ def test_protocols_of_the_same_name_are_refused(tmp_path: Path, glue: Path) -> N
     (tmp_path / "bert-base.yaml").write_text("{seeds: 1}")
     names = ["glue.cola@bert-base", f"glue.cola@{tmp_path / 'bert-base.yaml'}"]
     with pytest.raises(InputError, match="two protocols of judges are called bert-base"):
-        judges_of(names, glue=glue)
+        judges_of(names, tasks=glue)
+
+
+def test_suites_of_the_same_name_are_refused(tmp_path: Path, glue: Path) -> None:
+    own = tmp_path / "glue.yaml"
+    own.write_text(OWN)
+    with pytest.raises(InputError, match="two suites of judges are called glue"):
+        judges_of(["glue.cola", str(own)], None, glue)
+
+
+def test_tasks_of_any_suite_judge(tmp_path: Path, glue: Path) -> None:
+    own = tmp_path / "mine.yaml"
+    own.write_text(OWN)
+    judges = judges_of(["glue.cola", f"{own}.rte"], None, glue)
+    assert [each.names for each in judges] == [("glue.cola",), ("mine.rte",)]
+    assert judges_of([str(own)], None, glue)[0].names == ("mine.rte",)
+    with pytest.raises(InputError, match="tasks are rte"):
+        judges_of([f"{own}.cola"], None, glue)
+    before = judges[1].state()
+    own.write_text(OWN + "    most_rows: 5\n")
+    assert judges[1].state() != before
 
 
 def test_a_task_without_data_is_refused(glue: Path) -> None:
@@ -53,7 +83,7 @@ def declared(tmp_path: Path, judges: str | None = None, **typed: Any) -> list[tu
     judging = ["blimp", "glue.cola@own.yaml"]
     own = {"judges": judging, "blimp": "../blimp.jsonl", "glue": "../glue"}
     file = write_study(folder, {"plain": [], "b": []}, **own)
-    found = studies._judges(file, judges, typed.get("blimp"), typed.get("glue"))
+    found = studies._judges(file, judges, typed.get("blimp"), typed.get("tasks"))
     assert all(each.by in ("", "@own") for each in found)
     return [(each.suite, each.data.resolve(), each.tasks) for each in found]
 

@@ -29,6 +29,11 @@ from support.tasks import PAIR, write_task
 from support.text import MODEL
 
 BUDGET = Budget.parse("6updates")
+BOTH = (("", 70.0), ("untrained.", 50.0))
+OWN = """tasks:
+  cola: {text: sentence, labels: 2, metric: matthews}
+  rte: {text: [sentence1, sentence2], labels: 2, metric: accuracy}
+"""
 
 
 def value(words: Sequence[str], name: str) -> str:
@@ -74,7 +79,7 @@ class Place:
             given = {each: {"median": median, "untrained": twin} for each in tasks}
             good = [each for each in tasks if "failed" not in self.tasks.get(each, {})]
             means = [{"of": good, "value": median, "untrained": 50.0}] if good[1:] else []
-            scores["suites"]["glue"] = {"tasks": {**given, **self.tasks}, "means": means}
+            scores["suites"][Path(suite).stem] = {"tasks": {**given, **self.tasks}, "means": means}
         write_json(file, scores)
         return self.fails.get(suite, Ended(0, "", ""))
 
@@ -129,6 +134,17 @@ def test_a_run_whose_judge_is_missing_is_judged_and_not_trained_again(
     assert judged(*judges_of(names, blimp, glue)) == first
     assert judged(*judges_of(["glue.rte"], None, glue)) == first
     assert place.asked == []
+
+
+def test_a_suite_without_a_mean_has_that_of_the_tasks_that_judge(
+    judged: Callable[..., dict[str, Any]], tmp_path: Path, glue: Path
+) -> None:
+    (tmp_path / "mine.yaml").write_text(OWN)
+    scores = judged(*judges_of([str(tmp_path / "mine.yaml")], None, glue))["scores"]
+    assert scores == {
+        **{f"{twin}mine.{task}": score for task in ("cola", "rte") for twin, score in BOTH},
+        **{f"{twin}mine": score for twin, score in BOTH},
+    }
 
 
 def test_a_task_may_be_scored_by_several_protocols(
@@ -218,14 +234,15 @@ def test_a_study_is_judged_by_the_evaluation(
 ) -> None:
     base = ["crammed", *MODEL, "finetune.seeds=1", "finetune.epochs=1"]
     arms = {"plain": [], "wide": ["batch.rows=4"]}
-    file = write_study(tmp_path, arms, base, judges=["blimp", "glue.cola"])
+    (tmp_path / "mine.yaml").write_text(OWN)
+    file = write_study(tmp_path, arms, base, judges=["blimp", "mine.yaml.cola"])
     words = ["--corpus", str(corpus.path), "--budget", "2updates", "--seeds", "1"]
     words += ["--out", "out", "--blimp", str(blimp), "--glue", str(glue), "--json"]
     done = crammed("study", file, *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for arm in json.loads(done.stdout)["arms"].values():
         scores = arm["runs"]["0"]["scores"]
-        assert scores.keys() == {"blimp", "glue.cola", "untrained.glue.cola"}
+        assert scores.keys() == {"blimp", "mine.cola", "untrained.mine.cola"}
         assert scores["blimp"] in (0.0, 100.0)
     assert len(list((tmp_path / "out" / "untrained").iterdir())) == 1  # both arms have one twin
 

@@ -33,6 +33,9 @@ _SCORES = {
     "glue.sst2": "SST-2",
     "glue.stsb": "STS-B",
     **{f"glue.{task}": task.upper() for task in ("mrpc", "qqp", "mnli", "qnli", "rte", "wnli")},
+    "small.sst2": "SST-2",
+    "small.stsb": "STS-B",
+    **{f"small.{task}": task.upper() for task in ("mnli", "qnli", "subj", "trec")},
 }
 
 
@@ -56,7 +59,8 @@ def measure_text(measure: str) -> str:
     name, _, after = measure.partition("@")
     if name in _NAMES and after:
         return f"{_NAMES[name]}, {100 * float(after):.0f} % masked"
-    title = _SCORES.get(name, name.removeprefix("glue."))
+    suite, _, task = name.partition(".")
+    title = _SCORES.get(name, task or f"mean of tasks in {suite}")
     return f"{title} by {after}" if after else title
 
 

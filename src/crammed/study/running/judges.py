@@ -1,9 +1,10 @@
 """What the runs of a study are judged by besides held-out loss, which every run measures itself.
 
-``blimp`` and the tasks of GLUE, as ``glue`` or ``glue.cola``, are scored by ``crammed evaluate``
-after training; ``glue.cola@bert-base`` is fine-tuned by that protocol. ``study.json`` holds the
-scores of a run by name, in percent: ``blimp``, ``glue.cola``, ``untrained.glue.cola`` for the
-untrained twin that was fine-tuned beside it, and ``glue``, the mean over the tasks.
+``blimp`` and the tasks of a suite, as ``glue``, ``glue.cola`` or ``mine.yaml.topics``, are scored by
+``crammed evaluate`` after training; ``glue.cola@bert-base`` is fine-tuned by that protocol.
+``study.json`` holds the scores of a run by name, in percent: ``blimp``, ``glue.cola``,
+``untrained.glue.cola`` for the untrained twin that was fine-tuned beside it, and ``glue``, the mean
+over the tasks.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ from crammed.files.writing import read_json
 from crammed.hints import did_you_mean
 from crammed.study.result import Arm, Run, StudyResult
 from crammed.tasks.read import tasks_in
-from crammed.tasks.task import load_suite
+from crammed.tasks.task import load_suite, suite_names
 
-HELDOUT, BLIMP, GLUE = "heldout", "blimp", "glue"
+HELDOUT, BLIMP, TASKS = "heldout", "blimp", "tasks"
 NOTHING: Mapping[str, Path] = MappingProxyType({})
 TWINS = "untrained"
 """The folder of a study that holds what untrained models predict."""
 _UNTRAINED = "untrained."
+_OWN = re.compile(r"(.+\.ya?ml)(?:\.(.+))?")
+"""A suite of the user's own, and one of its tasks."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,9 @@ class Judge:
     """A suite that ``crammed evaluate`` scores a run on.
 
     Attributes:
-        suite: ``blimp`` or ``glue``.
+        suite: ``blimp``, or a suite of tasks, as `load_suite` takes it.
         data: its file or folder.
-        tasks: those of GLUE to score.
+        tasks: those of the suite to score.
         protocol: name or file of the fine-tuning protocol; None is the run's own.
     """
 
@@ -52,13 +55,22 @@ class Judge:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the scores that it gives."""
-        of_tasks = tuple(f"{self.suite}.{task}{self.by}" for task in self.tasks)
+        of_tasks = tuple(self.score(task) for task in self.tasks)
         return of_tasks or (self.name,)
+
+    @property
+    def label(self) -> str:
+        """What the names of its scores begin with."""
+        return Path(self.suite).stem
+
+    def score(self, task: str) -> str:
+        """The name of its score of a task."""
+        return f"{self.label}.{task}{self.by}"
 
     @property
     def name(self) -> str:
         """Its name, unique among the judges of a study."""
-        return f"{self.suite}{self.by}"
+        return f"{self.label}{self.by}"
 
     @property
     def by(self) -> str:
@@ -86,9 +98,11 @@ class Judge:
         return words
 
     def state(self) -> str:
-        """A hash of its data."""
+        """A hash of its data, and of a suite of the user's own."""
         files = [self.data] if self.data.is_file() else sorted(self.data.rglob("*"))
         named = [(str(f.relative_to(self.data)), f) for f in files if f.is_file()]
+        if Path(self.suite).suffix:
+            named.append((self.label, Path(self.suite)))
         return json_hash([(name, sha256(file)) for name, file in named])
 
     def protocol_hash(self) -> str | None:
@@ -101,67 +115,81 @@ class Judge:
 def judges_of(
     names: Iterable[str],
     blimp: Path | None = None,
-    glue: Path | None = None,
+    tasks: Path | None = None,
     declared: Mapping[str, Path] = NOTHING,
 ) -> list[Judge]:
     """The judges with these names, whose data must exist.
 
     Args:
-        names: from ``heldout``, ``blimp``, ``glue`` and ``glue.TASK``; the last two may end with
-            ``@PROTOCOL``, as `load_protocol` takes it.
-        blimp: sentence pairs, a file or a folder; `glue` is a folder of tasks.
-        declared: data by suite, used where `blimp` or `glue` is None; judges need not use all.
+        names: from ``heldout``, ``blimp``, ``SUITE`` and ``SUITE.TASK``, where a suite is one that
+            `load_suite` takes; the last two may end with ``@PROTOCOL``, as `load_protocol` takes
+            it.
+        blimp: sentence pairs, a file or a folder; `tasks` is the folder of all tasks.
+        declared: ``blimp`` and ``tasks`` that are used where the arguments are None; judges need
+            not use all.
 
     Raises:
         InputError: an unknown name or protocol, data that is missing, or that no judge asks for.
     """
-    suite = load_suite(GLUE)
-    known = [HELDOUT, BLIMP, GLUE, *(f"{GLUE}.{task}" for task in suite.tasks)]
     wanted = list(dict.fromkeys(names))
-    tasks: dict[str | None, list[str]] = {}
+    asked: dict[tuple[str, str | None], list[str]] = {}
     for name in wanted:
         kind, at, protocol = name.partition("@")
-        if kind not in known:
-            hint = did_you_mean(kind, known)
-            raise InputError(f"no judge {kind!r}: {hint}choose from {', '.join(known)}")
-        if kind.startswith(GLUE):
-            tasks.setdefault(_protocol(protocol) if at else None, []).append(kind.partition(".")[2])
+        if kind not in (HELDOUT, BLIMP):
+            suite, task = _suite_and_task(kind)
+            asked.setdefault((suite, _protocol(protocol) if at else None), []).append(task)
         elif at:
             raise InputError(f"{name}: {kind} fine-tunes nothing, and so has no protocol")
-    _refuse_same_names(tasks)
+    _refuse_same_names("protocols", {protocol for _, protocol in asked})
+    _refuse_same_names("suites", {BLIMP, *(suite for suite, _ in asked)})
     judges = []
     if BLIMP in wanted:
-        judges.append(Judge(BLIMP, _data(BLIMP, blimp or declared.get(BLIMP), "FILE")))
-    if tasks:
-        folder = _data(GLUE, glue or declared.get(GLUE), "DIR")
-        there = tasks_in(suite, folder)
-        every = {task for own in tasks.values() for task in own if task}
-        if missing := sorted(every - set(there)):
+        judges.append(Judge(BLIMP, _data(BLIMP, "--blimp FILE", blimp or declared.get(BLIMP))))
+    for (suite, by), own in asked.items():
+        folder = _data(Path(suite).stem, "--tasks-data DIR", tasks or declared.get(TASKS))
+        there = tasks_in(load_suite(suite), folder)
+        if missing := sorted({task for task in own if task} - set(there)):
             raise InputError(
                 f"{folder} has no task {', '.join(missing)}: it has {', '.join(there)}"
             )
-        judges += [
-            Judge(GLUE, folder, tuple(there if "" in own else own), protocol)
-            for protocol, own in tasks.items()
-        ]
-    for option, data, used in (("--blimp", blimp, BLIMP in wanted), ("--glue", glue, bool(tasks))):
-        if data is not None and not used:
+        judges.append(Judge(suite, folder, tuple(there if "" in own else own), by))
+    used = (("--blimp", blimp, BLIMP in wanted), ("--tasks-data", tasks, bool(asked)))
+    for option, data, needed in used:
+        if data is not None and not needed:
             raise InputError(f"{option} names data that no judge uses: add it to --judges")
     return judges
 
 
-def _refuse_same_names(protocols: Iterable[str | None]) -> None:
-    """Refuse protocols whose scores would have the same names."""
-    stems = [Path(each).stem for each in protocols if each is not None]
+def _suite_and_task(kind: str) -> tuple[str, str]:
+    """``glue.cola`` -> (``glue``, ``cola``); all tasks of a suite are an empty name."""
+    if own := _OWN.fullmatch(kind):
+        suite, task = str(Path(own[1]).expanduser().absolute()), own[2] or ""
+    else:
+        suite, _, task = kind.partition(".")
+        if suite not in suite_names():
+            known = [HELDOUT, BLIMP, *suite_names()]
+            choose = f"choose from {', '.join(known)} and FILE.yaml"
+            raise InputError(f"no judge {kind!r}: {did_you_mean(suite, known)}{choose}")
+    tasks = load_suite(suite).tasks
+    if task and task not in tasks:
+        hint = did_you_mean(task, tasks)
+        raise InputError(f"no judge {kind!r}: {hint}tasks are {', '.join(tasks)}")
+    return suite, task
+
+
+def _refuse_same_names(what: str, given: Iterable[str | None]) -> None:
+    """Refuse protocols or suites whose scores would have the same names."""
+    stems = [Path(each).stem for each in given if each is not None]
     if twice := sorted({stem for stem in stems if stems.count(stem) > 1}):
-        raise InputError(f"two protocols of judges are called {twice[0]}: rename one of the files")
+        raise InputError(f"two {what} of judges are called {twice[0]}: rename one of the files")
 
 
-def _data(suite: str, data: Path | None, kind: str) -> Path:
+def _data(name: str, option: str, data: Path | None) -> Path:
     if data is None:
-        raise InputError(f"the judge {suite} needs its data: give --{suite} {kind}")
+        raise InputError(f"the judge {name} needs its data: give {option}")
     if not data.exists():
-        raise InputError(f"no {suite} data at {data}: name a {kind} that exists with --{suite}")
+        kind, word = option.split()
+        raise InputError(f"no {name} data at {data}: name a {word} that exists with {kind}")
     return data.absolute()
 
 
@@ -182,7 +210,7 @@ def scores_of(run: Path, judge: Judge) -> dict[str, float]:
         return {BLIMP: given[BLIMP]} if BLIMP in given else {}
     found: dict[str, float] = {}
     for name, entry in given.get("tasks", {}).items():
-        if any(_is_of(score := f"{GLUE}.{name}{judge.by}", each) for each in judge.names):
+        if any(_is_of(score := judge.score(name), each) for each in judge.names):
             found |= _both(score, entry)
     return found
 
@@ -193,7 +221,7 @@ def partial_scores(run: Path, judge: Judge) -> list[str]:
     if judge.suite == BLIMP:
         return [BLIMP] if given.get("official") is False else []
     tasks = given.get("tasks", {}).items()
-    return [f"{GLUE}.{name}{judge.by}" for name, each in tasks if each.get("official") is False]
+    return [judge.score(name) for name, each in tasks if each.get("official") is False]
 
 
 def with_scores(
@@ -205,7 +233,7 @@ def with_scores(
     missing if a task has no score, or if there is only one.
     """
     scores = {**before, **given}
-    if judge.suite != GLUE:
+    if judge.suite == BLIMP:
         return scores
     kept = {k: v for k, v in scores.items() if k.removeprefix(_UNTRAINED) != judge.name}
     if judge.lacks(kept):
@@ -223,16 +251,21 @@ def with_same_means(arms: dict[str, Arm], judges: Iterable[Judge]) -> dict[str, 
 
 
 def _means(scores: Mapping[str, float], judge: Judge) -> dict[str, float]:
-    """The mean over a judge's tasks, and that of the untrained twins."""
+    """The mean over a judge's tasks, and that of the untrained twins.
+
+    A suite may define over which tasks; otherwise it is over all that the judge scores.
+    """
+    suite = load_suite(judge.suite)
     found: dict[str, float] = {}
     for kind in ("", _UNTRAINED):
         own = {
-            name.removeprefix(kind).partition("@")[0].removeprefix(f"{GLUE}."): value
+            name.removeprefix(kind).partition("@")[0].removeprefix(f"{judge.label}."): value
             for name, value in scores.items()
             if name.startswith(kind)
             and any(_is_of(name.removeprefix(kind), n) for n in judge.names)
         }
-        for _, of, _ in means_over(load_suite(GLUE), own)[:1]:
+        means = [of for _, of, _ in means_over(suite, own)[:1]] if suite.means else [tuple(own)]
+        for of in (each for each in means if len(each) > 1):
             found[f"{kind}{judge.name}"] = statistics.fmean(own[each] for each in of)
     return found
 
@@ -241,7 +274,7 @@ def _given(run: Path, judge: Judge) -> dict[str, Any]:
     """The scores of a suite in a run's evaluation folder; empty if the file is damaged."""
     try:
         suites = (read_json(judge.folder(run) / "scores.json") or {}).get("suites", {})
-        given = dict(suites.get(judge.suite, {}))
+        given = dict(suites.get(judge.label, {}))
         tasks = {name: dict(entry) for name, entry in given.get("tasks", {}).items()}
     except (InputError, AttributeError, TypeError, ValueError):  # `crammed evaluate` has said so
         return {}
@@ -300,7 +333,7 @@ def stale_suites(judges: Sequence[Judge], before: Mapping[str, str]) -> list[str
     Args:
         before: the `Judge.state` of each suite when runs were judged.
     """
-    known = {each.suite: each for each in judges if each.suite in before}
+    known = {each.label: each for each in judges if each.label in before}
     return [suite for suite, each in known.items() if before[suite] != each.state()]
 
 

@@ -167,7 +167,7 @@ def _about_judges(judges: Sequence[Judge], before: StudyResult, out: Path) -> di
         InputError: runs were scored by a protocol that has changed.
     """
     refuse_changed_protocols(judges, before, out)
-    states = {**before.judges, **{each.suite: each.state() for each in judges}}
+    states = {**before.judges, **{each.label: each.state() for each in judges}}
     named = {each.name: made for each in judges if (made := each.protocol_hash()) is not None}
     about = {"judges": states, "protocols": {**before.protocols, **named}}
     return {name: values for name, values in about.items() if values}

@@ -18,6 +18,7 @@ train longer than the others. In a study that prepares its own text, arms may al
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -25,7 +26,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AliasChoices, BeforeValidator, Field
 
 from crammed.budget import Budget
 from crammed.config import Names, PositiveFloat, RunConfig, Section
@@ -49,6 +50,7 @@ from crammed.study.spec.small import (
     typed_keys,
 )
 
+_YAML = re.compile(r"\.ya?ml\b")
 BASE = ""
 """Stands for a study's base in place of an arm's name."""
 
@@ -82,8 +84,8 @@ class Study(Section):
     """What runs are judged by (`judges`); the command line may name others."""
     blimp: str | None = None
     """Data of the judge of this name: a path relative to the study's file, unless the command line
-    names another. `glue` likewise."""
-    glue: str | None = None
+    names another. Likewise `tasks_data`, the folder of tasks."""
+    tasks_data: str | None = Field(None, validation_alias=AliasChoices("tasks_data", "glue"))
     baseline: str
     arms: Annotated[dict[str, Overrides], Field(min_length=2)]
 
@@ -98,9 +100,9 @@ class Study(Section):
 
     @property
     def judge_data(self) -> dict[str, Path]:
-        """The data of judges that the file names, by suite."""
-        named = {"blimp": self.blimp, "glue": self.glue}
-        return {suite: Path(data) for suite, data in named.items() if data is not None}
+        """The data of judges that the file names: of ``blimp`` and of ``tasks``."""
+        named = {"blimp": self.blimp, "tasks": self.tasks_data}
+        return {kind: Path(data) for kind, data in named.items() if data is not None}
 
 
 def study_names() -> list[str]:
@@ -126,11 +128,18 @@ def read_study(name: str) -> Study:
 
 def _located(study: Study, folder: Path) -> Study:
     """The study with the paths in its file, which are relative to this folder, made usable here."""
-    data = {suite: str(folder / path.expanduser()) for suite, path in study.judge_data.items()}
-    named = (each.partition("@") for each in study.judges)
+
+    def here(path: str) -> str:
+        return str(folder / Path(path).expanduser())
+
+    data = {
+        name: here(path)
+        for name, path in (("blimp", study.blimp), ("tasks_data", study.tasks_data))
+        if path is not None
+    }
     judges = (
-        f"{kind}{at}{folder / Path(p).expanduser() if Path(p).suffix else p}"
-        for kind, at, p in named
+        f"{here(kind) if _YAML.search(kind) else kind}{at}{here(p) if Path(p).suffix else p}"
+        for kind, at, p in (each.partition("@") for each in study.judges)
     )
     return study.model_copy(update={**data, "judges": tuple(judges)})
 
