@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,16 @@ def test_report_leads_to_the_page_of_a_study(
     assert "<title>study</title>" in (tmp_path / "page.html").read_text("utf-8")
     with pytest.raises(InputError, match="is a study, which gets its own report"):
         report([tmp_path / "study", tmp_path / "run"], tmp_path / "page.html")
+
+
+def test_a_page_without_scipy_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    (tmp_path / "study.json").write_text(json.dumps(study()))
+    with pytest.raises(InputError, match=r"study needs scipy: pip install 'crammed\[studies\]'$"):
+        report([tmp_path], tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_ticks_are_round_numbers_within_the_axis() -> None:

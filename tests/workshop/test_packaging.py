@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import email.message
 import email.parser
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,32 @@ def test_what_we_name_is_an_extra() -> None:
     extras = {each for group in named for each in group.split(",")}
     assert len(extras) > 10
     assert extras <= PROJECT["optional-dependencies"].keys()
+
+
+def test_what_the_code_imports_is_a_dependency() -> None:
+    """At the top of a file a core dependency, or one of its parts; in functions those of extras."""
+    called = {"pyyaml": "yaml", "scikit-learn": "sklearn"}
+
+    def libraries(needed: Iterable[str]) -> set[str]:
+        names = {re.match(r"[\w-]+", each)[0] for each in needed}  # type: ignore[index]
+        return {called.get(name, name.replace("-", "_")) for name in names}
+
+    core = {"crammed", "pydantic_core", *libraries(PROJECT["dependencies"])}
+    extras = [each for each in PROJECT["optional-dependencies"].values() for each in each]
+    every = {*core, "huggingface_hub", *libraries(extras)}
+    late, wrong = set(), []
+    for file in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            found = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - core
+            late |= found
+            if found - every or (found and not node.col_offset):  # type: ignore[attr-defined]
+                wrong.append(f"{file.name}: {', '.join(found)}")
+    # The first is no part of the program: it is for the folder of a model.
+    assert wrong == ["modeling_crammed.py: transformers"] * 2
+    assert {"scipy", "sklearn", "transformers"} <= late
 
 
 def test_the_dockerfile_copies_what_is_there() -> None:

@@ -130,9 +130,9 @@ def study(
         )
         for each, limit in budgets.items()
     ]
-    if dry_run or name == EVERY:
-        _say_costs(requests, alone=dry_run, as_json=as_json)
-    if not dry_run:
+    if dry_run:
+        _say_costs(requests, alone=True, as_json=as_json)
+    else:
         _run_each(requests, as_json=as_json)
 
 
@@ -160,17 +160,20 @@ def _judges(
 def _run_each(requests: Sequence[Request], *, as_json: bool) -> None:
     """Run studies one after the other, write their pages, and print what they found.
 
-    If one of several is refused, the others still run.
+    Of several, the costs are printed first. If one of them is refused, the others still run.
 
     Raises:
-        InputError: the only study is refused.
+        InputError: the only study is refused, or SciPy is missing.
         TaskFailed: studies were refused, runs failed, or scores are missing.
     """
     from crammed.interface.asking import shown_progress
+    from crammed.study.findings.statistics import require_statistics
     from crammed.study.findings.table import findings
     from crammed.study.running.request import run, sharing
 
-    several = len(requests) > 1
+    require_statistics()
+    if several := len(requests) > 1:
+        _say_costs(requests, alone=False, as_json=as_json)
     results: dict[str, StudyResult] = {}
     printed: dict[str, dict[str, Any]] = {}
     refused: dict[str, str] = {}

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 from torch import nn
 
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.finetuning.engine import Numerics, predict
 from crammed.evaluation.finetuning.vectors import encoded
+from crammed.evaluation.scores.metrics import measure
 from crammed.tasks.columns import TaskColumns
 from crammed.tasks.layouts import open_file
 from crammed.tasks.read import read_rows
@@ -90,7 +90,7 @@ def scores(
         cosines = (both[:, 0] * both[:, 1]).sum(-1)
         if min(np.ptp(cosines), np.ptp(pairs.labels)) == 0.0:
             raise InputError("--pairs: all pairs are alike, or rated alike, so there is no score")
-        values["spearman"] = 100 * float(stats.spearmanr(cosines, pairs.labels)[0])
+        values["spearman"] = measure("spearman", cosines[:, None], pairs, ())
     return values
 
 

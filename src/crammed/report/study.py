@@ -23,7 +23,12 @@ from crammed.report.drawing import OF_THE_PAGE
 from crammed.report.page import templates, write_report
 from crammed.report.scaling import scaling
 from crammed.study.findings import table
-from crammed.study.findings.statistics import compare_arms, decidable, decidable_text
+from crammed.study.findings.statistics import (
+    compare_arms,
+    decidable,
+    decidable_text,
+    require_statistics,
+)
 from crammed.study.result import RESULT, Run, StudyResult, read_result, run_folder
 from crammed.study.spec.arms import merged
 from crammed.study.spec.budgets import at
@@ -49,8 +54,9 @@ def write_study_page(folder: Path, out: Path, progress: Progress = SILENT) -> Pa
     Finished runs whose folders still exist get pages of their own, unless they have one.
 
     Raises:
-        InputError: the folder holds no results of a study.
+        InputError: the folder holds no results of a study, or SciPy is missing.
     """
+    require_statistics()
     study = read_result(folder)
     if study.baseline not in study.arms:
         raise InputError(f"{folder} holds no study: name the folder of one, with its {RESULT}")

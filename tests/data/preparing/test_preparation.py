@@ -369,6 +369,7 @@ def test_a_tokenizer_can_be_supplied(tmp_path: Path, text_file: Path, corpus: Co
     ("override", "library", "extra"),
     [
         ("data.clean.near=0.8", "rensa", "dedup"),
+        ("data.clean.near=0.8", "scipy", "dedup"),
         ("data.clean.substring=100", "pydivsufsort", "dedup"),
         ("tokenizer.kind=unigram", "sentencepiece", "unigram"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -224,6 +225,16 @@ def test_arms_take_of_the_base_what_suits_them(corpus: Corpus, tmp_path: Path) -
         file = write(tmp_path, base=base, arms={"plain": [], "x": [wrong]})
         with pytest.raises(InputError, match=f"arm x: .*{wrong.partition('=')[0]}"):
             load_study(file, corpus, BUDGET)
+
+
+@pytest.mark.parametrize("name", ["all", "ablation"])
+def test_a_study_names_the_extra_that_it_lacks_before_it_begins(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(InputError, match=r"needs scipy: pip install 'crammed\[studies\]'$"):
+        verb(name, corpus=corpus.path, budget=BUDGET, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_failed_arm_ends_with_5_after_the_others(tmp_path: Path, corpus: Corpus) -> None:

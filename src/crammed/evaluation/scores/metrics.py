@@ -2,8 +2,7 @@
 
 Every metric except the rank correlation is a function of sums over rows. A resample is therefore
 described by how often it drew each unit (a row, or a group of rows), and thousands of resamples
-are quick to compute; the score itself is the case in which every unit was drawn once. Only for the
-two correlations, SciPy computes the score.
+are quick to compute; the score itself is the case in which every unit was drawn once.
 
 A metric that is undefined for the actual rows raises an error; on a resample it is NaN. No number
 is ever substituted.
@@ -48,7 +47,24 @@ def measure(metric: Metric, outputs: Outputs, rows: Rows, labels: Sequence[str])
             not suit the labels, or the outputs are not finite.
     """
     if metric in ("pearson", "spearman"):
-        return 100.0 * _correlation(metric, outputs, rows)
+        _require_variation(metric, outputs, rows)
+    else:
+        _require_classes(metric, outputs, rows)
+    once = np.ones((1, int(units_of(rows).max()) + 1))
+    value = float(weighted_metric(metric, outputs, rows, labels)(once)[0])
+    if np.isnan(value):  # all other metrics were checked above
+        raise ValueError(f"{metric} is undefined: the labels hold no span")
+    return value
+
+
+def _require_variation(metric: Metric, outputs: Outputs, rows: Rows) -> None:
+    check_finite(outputs)
+    for values, what in ((outputs[:, 0], "predictions"), (rows.labels, "labels")):
+        if np.ptp(values) == 0.0:
+            raise ValueError(f"{metric} is undefined: all {what} are {values[0]:g}")
+
+
+def _require_classes(metric: Metric, outputs: Outputs, rows: Rows) -> None:
     truth = predictions(outputs, rows).truth
     if truth.ndim == 2 and metric not in ("accuracy", "macro-f1", "micro-f1"):
         raise ValueError(f"{metric} does not take several labels per row: use micro-f1 or macro-f1")
@@ -57,23 +73,6 @@ def measure(metric: Metric, outputs: Outputs, rows: Rows, labels: Sequence[str])
         raise ValueError(f"{metric} takes two classes, not {classes}: use macro-f1 or micro-f1")
     if metric in (*OF_ONE, "matthews") and truth.min() == truth.max():
         raise ValueError(f"{metric} is undefined: every label is {truth.flat[0]}")
-    once = np.ones((1, int(units_of(rows).max()) + 1))
-    value = float(weighted_metric(metric, outputs, rows, labels)(once)[0])
-    if np.isnan(value):  # the metrics of classes were checked above
-        raise ValueError(f"{metric} is undefined: the labels hold no span")
-    return value
-
-
-def _correlation(metric: Metric, outputs: Outputs, rows: Rows) -> float:
-    from scipy import stats
-
-    check_finite(outputs)
-    guess, truth = outputs[:, 0].astype(float), rows.labels.astype(float)
-    for values, what in ((guess, "predictions"), (truth, "labels")):
-        if np.ptp(values) == 0.0:
-            raise ValueError(f"{metric} is undefined: all {what} are {values[0]:g}")
-    correlate = stats.pearsonr if metric == "pearson" else stats.spearmanr
-    return float(correlate(guess, truth)[0])
 
 
 def units_of(rows: Rows) -> Integers:
@@ -198,7 +197,8 @@ def _pearson(sums: Floats) -> Floats:
     n, x, y, xx, yy, xy = sums.T
     spread_x, spread_y = n * xx - x * x, n * yy - y * y
     constant = (spread_x <= 1e-12 * n * xx) | (spread_y <= 1e-12 * n * yy)
-    return np.where(constant, np.nan, (n * xy - x * y) / np.sqrt(spread_x * spread_y))
+    value = (n * xy - x * y) / np.sqrt(spread_x * spread_y)
+    return np.where(constant, np.nan, np.clip(value, -1.0, 1.0))
 
 
 def _spearman(guess: Floats, truth: Floats, unit: Integers) -> Weighted:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from crammed.extras import import_extra
 from crammed.runs.longer import GATE
 from crammed.study.findings.moderation import Numbers, differences, holm
 from crammed.study.result import RATES, Arm, StudyResult, is_loss
@@ -25,6 +26,15 @@ LEVEL = 0.05
 """Probability that a study without any differences finds one; intervals hold with 1 - `LEVEL`."""
 FEWEST = 3
 """How many seeds a verdict takes, of the arm and of the baseline."""
+
+
+def require_statistics() -> None:
+    """Report a missing library now rather than after hours of runs.
+
+    Raises:
+        InputError: SciPy is missing; names the extra that installs it.
+    """
+    import_extra("scipy", "studies", "comparing the arms of a study")
 
 
 def compare_arms(study: StudyResult, measures: Sequence[str] = RATES) -> list[dict[str, Any]]:

@@ -85,7 +85,12 @@ class Signer:
 
 
 def minhash_library() -> Any:
-    """The class that computes MinHashes; if it is missing, an `InputError` names the extra."""
+    """The class that computes MinHashes.
+
+    Raises:
+        InputError: it is missing, or SciPy, which later joins what it finds; names the extra.
+    """
+    import_extra("scipy", "dedup", "data.clean.near")
     return import_extra("rensa", "dedup", "data.clean.near").RMinHash
 
 
