@@ -22,9 +22,20 @@ from typing import Any
 import recomputed as again
 
 ROOT = Path(__file__).resolve().parents[1]
-BLOCK = re.compile(r"<!-- (study|experiment|documents): (\S+) -->\n(.*?)<!-- end of", re.DOTALL)
+KINDS = "study|experiment|documents|judged|verdicts"
+BLOCK = re.compile(
+    rf"<!-- ({KINDS}): (\S+)(?: (?!-->)(\S+))?(?: (?!-->)\S+)* -->\n(.*?)<!-- end of", re.DOTALL
+)
 NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
-SCORES = {"BLiMP": "blimp", "CoLA": "glue.cola", "STS-B": "glue.stsb", "mean of tasks": "glue"}
+SCORES = {
+    "BLiMP": "blimp",
+    "CoLA": "glue.cola",
+    "STS-B": "glue.stsb",
+    "mean of tasks": "glue",
+    "mean of tasks in small": "small",
+    "SUBJ": "small.subj",
+    "TREC": "small.trec",
+}
 POINTS = 9.0
 """How far two simulations of power may be apart; about four standard errors."""
 UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -62,15 +73,25 @@ def check_all(root: Path = ROOT) -> Check:
     check = Check()
     pages = [root / "README.md", *(root / "docs").glob("*.md"), *root.glob("records/*/README.md")]
     for page in sorted(filter(Path.exists, pages)):
-        for kind, name, text in BLOCK.findall(page.read_text("utf-8")):
+        for kind, name, measure, text in BLOCK.findall(page.read_text("utf-8")):
             study = json.loads((root / "records" / name / "study.json").read_text("utf-8"))
-            check_block(check, kind, f"{page.relative_to(root)}, {name}", study, text)
+            where = f"{page.relative_to(root)}, {name}"
+            if kind == "verdicts":
+                check_beside_paper(check, where, study, text)
+            else:
+                check_block(check, kind, where, study, text, measure)
     check_experiments(check, root)
     return check
 
 
-def check_block(check: Check, kind: str, name: str, study: dict[str, Any], text: str) -> None:
-    """A table for each budget of a study, with the sentences around it, and the laws below."""
+def check_block(
+    check: Check, kind: str, name: str, study: dict[str, Any], text: str, measure: str = ""
+) -> None:
+    """A table for each budget of a study, with the sentences around it, and the laws below.
+
+    Args:
+        measure: what the table is about, if it says so.
+    """
     parts = again.parts(study)
     pieces = re.split(r"^(?=With [^,\n]+, [^:\n]+:\n)", text, flags=re.MULTILINE)
     pieces = pieces[1:] if len(parts) > 1 else pieces
@@ -78,7 +99,8 @@ def check_block(check: Check, kind: str, name: str, study: dict[str, Any], text:
     for (label, part), piece in zip(parts.items(), pieces, strict=False):
         where = f"{name} {label}".strip()
         lines = [line for line in piece.split("\n") if line.startswith("| ")]
-        main = "document_loss@0.15" if kind == "documents" else again.main_measure(study)
+        main = measure or again.main_measure(study)
+        main = "document_loss@0.15" if kind == "documents" else main
         head = cells(lines[0])
         for line in lines[1:]:
             row = dict(zip(positions(head), cells(line), strict=True))
@@ -204,6 +226,22 @@ def check_verdicts(check: Check, where: str, part: dict[str, Any], main: str, te
         names = re.findall(r"`([^`]+)` \(", said[1]) if said else []
         own = sorted(arm for arm, found in wanted.items() if found == verdict)
         check.same(f"{where}: {verdict}", ", ".join(sorted(names)), ", ".join(own))
+
+
+def check_beside_paper(check: Check, where: str, study: dict[str, Any], text: str) -> None:
+    """Differences, and whether they agree with a paper that found no gain."""
+    main, slow = again.main_measure(study), again.plateau(study)
+    wanted, tested = again.verdicts(study, main), again.tested(study, main)
+    for arm, _, shown, verdict in (cells(line) for line in text.split("\n")[2:] if line):
+        check_difference(check, f"{where}, {arm}", study, main, arm, shown)
+        if wanted[arm] != "better" and arm in slow:
+            check.same(f"{where}, {arm}", verdict, "cannot tell: still on the plateau")
+        elif wanted[arm]:
+            found = {"better": "disagrees", "worse": "agrees"}[wanted[arm]]
+            check.same(f"{where}, {arm}", verdict, found)
+        else:
+            (number,) = NUMBER.findall(verdict)
+            check.same(f"{where}, {arm}", number, -tested[arm]["interval"][0])
 
 
 def check_laws(check: Check, name: str, study: dict[str, Any], text: str) -> None:

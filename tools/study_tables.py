@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import layout
 from crammed.budget import Budget
 from crammed.quantity import counted, quantity
@@ -210,6 +212,50 @@ def documents_table(names: list[str]) -> str:
             cells += [mean_text(row[key], key), *_found(values, row[key])]
         lines.append(row_of(*cells))
     return "\n".join([*lines, "", _below(values, ALONE)]) + "\n"
+
+
+def judged_table(words: list[str]) -> str:
+    """The arms of a study by scores: a record, then measures; the first one's are tested."""
+    name, main, *others = words
+    values = _study_of([name])
+    titles = ["arm", "seeds", _score_title(values, main), "difference, 95 % interval", "p"]
+    titles += [_score_title(values, each) for each in others]
+    lines = [row_of(*titles), rule(row_of(*titles))]
+    rows = [row for row in compare_arms(values, [main, *others]) if main in row]
+    for row in sorted(rows, key=lambda row: -row[main]["mean"]):
+        tested = _found(values, row[main])
+        scores = [_score_text(values, row, each) for each in (main, *others)]
+        seeds = str(len(values.arms[row["arm"]].values_of(main)))
+        lines.append(row_of(row["arm"], seeds, scores[0], *tested, *scores[1:]))
+    return "\n".join([*lines, "", _below(values, main)]) + "\n"
+
+
+def verdicts_table(names: list[str]) -> str:
+    """What the paper found of the arms that it tried, what a study says, and whether they agree."""
+    values, found = _study_of(names), layout.RECORDS / names[0] / "paper.yaml"
+    paper: dict[str, str] = yaml.safe_load(found.read_text("utf-8"))
+    main, slow = values.main_measure(), on_plateau(values)
+    head = row_of("arm", "the paper", "ours, in nats, 95 % interval", "verdict")
+    lines = [head, rule(head)]
+    for row in compare_arms(values, (main,)):
+        if row["arm"] in paper and main in row:
+            one = row[main]
+            cells = row["arm"], paper[row["arm"]], difference_cell(one)
+            lines.append(row_of(*cells, _beside_no_gain(one, slow=row["arm"] in slow)))
+    return "\n".join(lines) + "\n"
+
+
+def _beside_no_gain(one: dict[str, Any], *, slow: bool) -> str:
+    """Whether a difference agrees with a paper that found no gain."""
+    if one["verdict"] == "better":
+        return "disagrees"
+    if slow:
+        return "cannot tell: still on the plateau"
+    if one["verdict"] == "worse":
+        return "agrees"
+    if one["interval"] is None:
+        return f"cannot tell: a verdict takes {FEWEST} seeds"
+    return f"cannot tell: {-one['interval'][0]:.2f} nats better is not ruled out"
 
 
 def power_table(names: list[str]) -> str:

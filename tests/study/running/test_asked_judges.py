@@ -27,7 +27,11 @@ OWN = """tasks:
     [
         (["blimb"], {}, "no judge 'blimb': did you mean blimp"),
         (["blimp"], {}, "the judge blimp needs its data: give --blimp FILE"),
-        (["glue"], {"tasks": Path("none")}, "no glue data at none: name a DIR that exists with --tasks"),
+        (
+            ["glue"],
+            {"tasks": Path("none")},
+            "no glue data at none: name a DIR that exists with --tasks",
+        ),
         (["small.trek"], {}, "no judge 'small.trek': did you mean trec"),
         (["blimp.anaphora"], {}, "no judge 'blimp.anaphora'"),
         (["none.yaml.rte"], {}, "none.yaml"),

@@ -1,7 +1,7 @@
 """What the runs of a study are judged by besides held-out loss, which every run measures itself.
 
-``blimp`` and the tasks of a suite, as ``glue``, ``glue.cola`` or ``mine.yaml.topics``, are scored by
-``crammed evaluate`` after training; ``glue.cola@bert-base`` is fine-tuned by that protocol.
+``blimp`` and the tasks of a suite, as ``glue``, ``glue.cola`` or ``mine.yaml.topics``, are scored
+by ``crammed evaluate`` after training; ``glue.cola@bert-base`` is fine-tuned by that protocol.
 ``study.json`` holds the scores of a run by name, in percent: ``blimp``, ``glue.cola``,
 ``untrained.glue.cola`` for the untrained twin that was fine-tuned beside it, and ``glue``, the mean
 over the tasks.
