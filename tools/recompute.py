@@ -236,8 +236,7 @@ def check_beside_paper(check: Check, where: str, study: dict[str, Any], text: st
         check_difference(check, f"{where}, {arm}", study, main, arm, shown)
         if wanted[arm] != "better" and arm in slow:
             check.same(f"{where}, {arm}", verdict, "cannot tell: still on the plateau")
-        elif wanted[arm]:
-            found = {"better": "disagrees", "worse": "agrees"}[wanted[arm]]
+        elif found := {"better": "disagrees", "worse": "agrees"}.get(wanted[arm] or ""):
             check.same(f"{where}, {arm}", verdict, found)
         else:
             (number,) = NUMBER.findall(verdict)
