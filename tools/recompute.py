@@ -209,7 +209,7 @@ def check_power(check: Check, where: str, part: dict[str, Any], main: str, text:
     """The sentence on power, which is drawn anew here with other random numbers."""
     said = re.search(r"With (\d+) seeds, as arms vary here, a difference of (.*?) would", text)
     found = again.power(
-        part, main, [float(each) for each in NUMBER.findall(said[2])] if said else []
+        part, main, [float(each.rstrip(",")) for each in NUMBER.findall(said[2])] if said else []
     )
     check.same(f"{where}: power is said", str(bool(said)), str(bool(found) or bool(said)))
     if said:

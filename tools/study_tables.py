@@ -223,11 +223,11 @@ def judged_table(words: list[str]) -> str:
     lines = [row_of(*titles), rule(row_of(*titles))]
     rows = [row for row in compare_arms(values, [main, *others]) if main in row]
     for row in sorted(rows, key=lambda row: -row[main]["mean"]):
-        tested = _found(values, row[main])
+        tested = _found(values, row[main], main)
         scores = [_score_text(values, row, each) for each in (main, *others)]
         seeds = str(len(values.arms[row["arm"]].values_of(main)))
         lines.append(row_of(row["arm"], seeds, scores[0], *tested, *scores[1:]))
-    return "\n".join([*lines, "", _below(values, main)]) + "\n"
+    return "\n".join([*lines, "", _below(values, main, of_losses=False)]) + "\n"
 
 
 def verdicts_table(names: list[str]) -> str:
@@ -323,21 +323,25 @@ def _score_text(study: StudyResult, row: dict[str, Any], measure: str) -> str:
     return mean_text(row[measure], measure) + (f" ({twin})" if twin else "")
 
 
-def _found(study: StudyResult, one: dict[str, Any]) -> tuple[str, str]:
+def _found(study: StudyResult, one: dict[str, Any], measure: str = RATES[0]) -> tuple[str, str]:
     """A difference with its interval, and its p-value, if the budget can decide anything."""
     if decidable(study) is False:
-        return difference_text(one), ""
-    return difference_cell(one), p_text(one)
+        return difference_text(one, measure), ""
+    return difference_cell(one, measure), p_text(one)
 
 
-def _below(study: StudyResult, measure: str) -> str:
-    """How small a difference the table can show, and how the study was made."""
+def _below(study: StudyResult, measure: str, *, of_losses: bool = True) -> str:
+    """How small a difference the table can show, and how the study was made.
+
+    Args:
+        of_losses: say which losses compare. Scores do even if an arm is still on the plateau.
+    """
     made = study.environment
     assert made is not None
     budget = Budget.parse(study.budget)
     words = [
         power_text(study, measure),
-        *([decidable_text(study)] if study.unigram is not None else []),
+        *([decidable_text(study)] if of_losses and study.unigram is not None else []),
         f"Arms are compared at {equal_text(study)}.",
         f"Budget {budget}, on a machine with {counted(made.cores or 0, 'core')}, "
         f"commit {made.commit}.",
