@@ -117,6 +117,21 @@ def test_rows_that_are_too_many_for_memory_are_read_fewer_at_a_time(
         heldout_loss(broken, rows, MASK, cpu)
 
 
+def test_a_cpu_reads_few_tokens_at_a_time() -> None:
+    """With a large vocabulary, logits of more would take more memory than an update."""
+    ids = np.random.default_rng(0).integers(5, 50, size=(100, 64))
+    seen = []
+
+    def logits(ids: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+        seen.append(ids.numel())
+        return torch.zeros(*where.shape, 50)
+
+    found = heldout_loss(logits, HeldoutRows(ids, 0.2), MASK, torch.device("cpu"))
+    assert found["loss@0.25"] == pytest.approx(math.log(50))
+    assert sum(seen) == 2 * ids.size
+    assert max(seen) == 2048
+
+
 @pytest.fixture
 def few(tmp_path: Path, corpus: Corpus) -> tuple[MaskedLM, HeldoutRows]:
     """A model with weights far from zero, and rows that hold several documents each."""
