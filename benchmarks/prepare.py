@@ -36,6 +36,7 @@ from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.machine.engine import open_engine
 from crammed.terminal.progress import Progress
+from encoders import differing
 from resources import alone, disk, memory, written
 
 PLAIN_CHARACTERS = 20_000_000
@@ -132,17 +133,6 @@ def _seconds(work: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def _differing(job: tuple[str, list[str]]) -> tuple[int, int]:
-    """The number of documents, and how many of them the two encoders tokenize differently."""
-    tokenizer, texts = job
-    encoder = CorpusTokenizer(Tokenizer.from_str(tokenizer))
-    fast, slow = encoder.encode_chunks(cut_into_chunks(texts)), encoder.encode_texts(texts)
-    if np.array_equal(fast[0], slow[0]) and np.array_equal(fast[1], slow[1]):
-        return len(texts), 0
-    documents = zip(np.split(fast[0], fast[1][:-1]), np.split(slow[0], slow[1][:-1]), strict=True)
-    return len(texts), sum(not np.array_equal(a, b) for a, b in documents)
-
-
 def _identity(tokenizer: Tokenizer, data: Path) -> dict[str, Any]:
     """Compare the token ids of every document with the library's."""
 
@@ -154,7 +144,7 @@ def _identity(tokenizer: Tokenizer, data: Path) -> dict[str, Any]:
                     yield tokenizer.to_str(), texts
 
     with open_engine(ComputeConfig()) as engine:
-        counts = np.array(list(engine.map(_differing, jobs()))).sum(axis=0)
+        counts = np.array(list(engine.map(differing, jobs()))).sum(axis=0)
     result = {"what": "identity", "documents": int(counts[0]), "differing": int(counts[1])}
     print(json.dumps(result))
     return result

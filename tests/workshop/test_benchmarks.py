@@ -37,8 +37,9 @@ def _prose(count: int, seed: int) -> list[str]:
     ]
 
 
-def test_prepare(tmp_path: Path) -> None:
+def test_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rensa")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # two workers, each a process of its own
     folder = tmp_path / "texts"
     folder.mkdir()
     for number in range(2):
