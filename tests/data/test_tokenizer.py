@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from crammed.config import TokenizerConfig
 from crammed.data.tokenization import training as train_tokenizer
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.data.tokenization.encoding import CorpusTokenizer
-from crammed.data.tokenization.merging import word_pieces
 from crammed.data.tokenization.tokenizer import (
     MOST_IDS,
     SPECIALS,
@@ -174,30 +173,6 @@ def test_wordpiece_words_and_counts_are_those_of_the_library() -> None:
             expected[word] = expected.get(word, 0) + 1
     found = train_tokenizer._words_of(words_of(texts).items(), config)
     assert found == dict(sorted(expected.items()))
-
-
-@given(
-    st.dictionaries(st.text("aabcé京", min_size=1, max_size=9), st.integers(1, 50), min_size=1),
-    st.integers(20, 60),
-)
-@settings(max_examples=60, deadline=None)
-def test_word_pieces_are_those_of_the_library(words: dict[str, int], size: int) -> None:
-    """The library numbers continuing characters at random unless they are passed as special."""
-    alphabet, continuing = ["a", "b", "c", "京"], ["a", "b", "c"]
-    words = {word: count for word, count in words.items() if "京" not in word[1:]}
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=size,
-        min_frequency=2,
-        special_tokens=[*SPECIALS, *(f"##{letter}" for letter in continuing)],
-        initial_alphabet=alphabet,
-        limit_alphabet=len(alphabet),
-        show_progress=False,
-    )
-    library = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    library.train_from_iterator((f"{word} " * count for word, count in words.items()), trainer)
-    found = word_pieces(words, SPECIALS, alphabet, continuing, size)
-    assert found == library.get_vocab(with_added_tokens=True)
 
 
 @given(

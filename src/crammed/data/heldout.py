@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +27,6 @@ from crammed.formats.lines import File
 from crammed.formats.records import json_records, without_surrogates
 
 _PIECE = 20_000  # characters
-_AT_ONCE = 16
-"""Pieces to encode at a time, for which the library uses all cores; they take 8 MB."""
 _SAMPLED_DOCUMENTS = 100
 MOST_SOURCES = 100
 """More different values of the field ``source`` than this are not sources, but addresses."""
@@ -114,8 +111,10 @@ def heldout_rows(
         InputError: as for `cut_rows`, or the tokenizer lacks special tokens.
     """
 
-    def ids_of(texts: Sequence[str]) -> Iterator[Sequence[int]]:
-        return (e.ids for e in tokenizer.encode_batch_fast(texts, add_special_tokens=False))
+    def ids_of(text: str) -> Sequence[int]:
+        (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
+        return ids
 
     return cut_rows(ids_of, Specials.of(tokenizer).sep if framed else None, file, most_rows, length)
 
@@ -132,32 +131,13 @@ def rows_of_corpus(corpus: Corpus, most_rows: int) -> HeldoutRows:
     )
 
 
-class _Piece(NamedTuple):
-    """A piece of a held-out document, and whether it is its last."""
-
-    text: str
-    source: str
-    is_last: bool
-
-
-def _pieces(file: Path) -> Iterator[_Piece]:
-    for text, source in heldout_documents(file):
-        for start in range(0, max(1, len(text)), _PIECE):
-            end = start + _PIECE
-            yield _Piece(text[start:end], source or NO_SOURCE, end >= len(text))
-
-
 def cut_rows(
-    ids_of: Callable[[Sequence[str]], Iterable[Sequence[int]]],
-    sep: int | None,
-    file: Path,
-    most_rows: int,
-    length: int,
+    ids_of: Callable[[str], Sequence[int]], sep: int | None, file: Path, most_rows: int, length: int
 ) -> HeldoutRows:
     """Cut the documents of a file into rows.
 
     Args:
-        ids_of: token ids of each of some texts, without special tokens.
+        ids_of: token ids of a text, without special tokens.
         sep: id of [SEP]; None if nothing ends a document.
         file: JSON lines with a field ``text``, compressed or not.
         most_rows: largest number of rows to draw.
@@ -168,15 +148,14 @@ def cut_rows(
     """
     ids, ends, sources = array("i"), array("q"), list[str]()
     characters = Counter[str]()
-    pieces = _pieces(file)
-    while some := list(islice(pieces, _AT_ONCE)):
-        for piece, own in zip(some, ids_of([piece.text for piece in some]), strict=True):
-            ids.extend(own)
-            characters[piece.source] += len(piece.text)
-            if piece.is_last:
-                ids.extend([] if sep is None else [sep])
-                ends.append(len(ids))
-                sources.append(piece.source)
+    for text, source in heldout_documents(file):
+        for start in range(0, len(text), _PIECE):
+            ids.extend(ids_of(text[start : start + _PIECE]))
+        if sep is not None:
+            ids.append(sep)
+        ends.append(len(ids))
+        sources.append(source or NO_SOURCE)
+        characters[sources[-1]] += len(text)
     if len(ids) < length:
         raise InputError(f"{file} is shorter than one row of {length} tokens: use more text")
     rows = np.array(ids[: len(ids) // length * length], np.int64).reshape(-1, length)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ def heldout_score(
     check_length(length, backbone)
     if backbone.mask is None or backbone.sep is None:
         raise InputError(f"the tokenizer of {backbone.name} has no mask token or no separator")
-    rows = cut_rows(partial(map, backbone.plain_ids), backbone.sep, file, most_rows, length)
+    rows = cut_rows(backbone.plain_ids, backbone.sep, file, most_rows, length)
     model = backbone.masked_lm(device)
     whole, losses = heldout_losses(model, rows, backbone.mask, device, each=True)
     by_source = loss_by_source(rows, losses)

@@ -18,11 +18,12 @@ from tokenizers import Tokenizer
 
 from crammed.columns import numbers_in
 from crammed.data.tokenization.chunks import MOST_KNOWN, WHITE_SPACE, ChunkedText, Known, values_of
-from crammed.data.tokenization.merging import CONTINUES
 from crammed.data.tokenization.tokenizer import NOT_ASCII, vocabulary_size
 
 _SEPARATOR = "[CHUNK]"
 """Put after each chunk for tokenizing; no chunk contains it, since none contains "[C"."""
+_CONTINUES = "##"
+"""What WordPiece writes before a piece that is not the first of its word."""
 _BATCH = 1000
 _ASCII_ONLY = {"type": "Replace", "pattern": {"Regex": NOT_ASCII}, "content": ""}
 """The step that drops characters outside ASCII, as a tokenizer.json holds it."""
@@ -49,7 +50,7 @@ class CorpusTokenizer:
             self._by_word = _plain({**values, **_PLAIN_WORDS})
             self._begins_word = np.ones(self.vocab_size, np.bool_)
             for piece, number in values["model"]["vocab"].items():
-                self._begins_word[number] = not piece.startswith(CONTINUES)
+                self._begins_word[number] = not piece.startswith(_CONTINUES)
             self._lowercase = _bert_normalizer(values)["lowercase"]
         self._forget()
 
@@ -178,6 +179,6 @@ def _is_like_bert(values: dict[str, Any]) -> bool:
         and steps[0]["clean_text"]
         and steps[0]["handle_chinese_chars"]
         and all(step == _ASCII_ONLY for step in steps[1:])
-        and values["model"].get("continuing_subword_prefix", CONTINUES) == CONTINUES
+        and values["model"].get("continuing_subword_prefix", _CONTINUES) == _CONTINUES
         and all(token["special"] for token in values["added_tokens"])
     )

@@ -6,14 +6,12 @@ the order of the shards.
 
 from __future__ import annotations
 
-import sys
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from typing import Any
 
-import numpy as np
 from tokenizers import (
     Regex,
     Tokenizer,
@@ -25,8 +23,6 @@ from tokenizers import (
 )
 
 from crammed.config import TokenizerConfig
-from crammed.data.tokenization.chunks import WHITE_SPACE
-from crammed.data.tokenization.merging import word_pieces
 from crammed.data.tokenization.tokenizer import (
     CLS,
     MASK,
@@ -102,12 +98,29 @@ def _most_frequent_words(words: Mapping[str, int], config: TokenizerConfig) -> A
 
 
 def _word_pieces(words: Mapping[str, int], config: TokenizerConfig) -> Any:
-    """A WordPiece model."""
+    """A WordPiece model (Schuster and Nakajima 2012).
+
+    The library's trainer numbers continuing characters in the order of a hash map, so no two
+    trainings agree. Here the characters are counted first, and every ``##c`` is passed to the
+    trainer as if it were special, which fixes all ids. The vocabulary then goes into a new model.
+    """
     alphabet, continuing = _alphabet(words, config)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=config.vocab_size,
+        min_frequency=2,
+        special_tokens=[*SPECIALS, *(f"##{c}" for c in continuing)],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        show_progress=False,
+    )
+    draft = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    draft.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
     words = {word: count for word, count in words.items() if len(word) <= _LONGEST_WORD}
     words = _thinned(words, config.train_words)
-    vocabulary = word_pieces(words, SPECIALS, alphabet, continuing, config.vocab_size)
-    return models.WordPiece(vocab=vocabulary, unk_token=SPECIALS[UNK])
+    draft.train_from_iterator(_repeated(words), trainer)
+
+    vocabulary = draft.get_vocab(with_added_tokens=True)
+    return models.WordPiece(vocab=vocabulary, unk_token="[UNK]")
 
 
 def _bert_normalizer(config: TokenizerConfig) -> Any:
@@ -128,34 +141,28 @@ _CUT = pre_tokenizers.BertPreTokenizer()
 def _words_of(counts: Iterable[tuple[str, int]], config: TokenizerConfig) -> dict[str, int]:
     """Words, sorted, and how often each occurs once the chunks are normalised.
 
-    Of ASCII letters and digits alone, as almost every word is, no more than capitals can change.
-    Other chunks go through the normaliser many at a time, joined by "|", which is always a chunk of
-    its own and which nothing else normalises to.
+    Chunks go through the normaliser many at a time, joined by "|", which is always a chunk of its
+    own and which nothing else normalises to.
     """
     normalizer = _bert_normalizer(config)
     words: Counter[str] = Counter()
-    others: list[tuple[str, int]] = []
-    for chunk, count in counts:
-        word = chunk.strip(WHITE_SPACE)
-        if word.isascii() and word.isalnum():
-            words[word.lower() if config.lowercase else word] += count
-        else:
-            others.append((chunk, count))
-    for batch in _batches(others):
+    for batch in _batches(counts):
         chunks = [chunk if chunk != "|" else "" for chunk, _ in batch]
         words["|"] += sum(count for chunk, count in batch if chunk == "|")
         text = normalizer.normalize_str("|".join(chunks))
         for part, (_, count) in zip(text.split("|"), batch, strict=True):
-            for word, _ in _CUT.pre_tokenize_str(part):
+            word = part.strip()
+            if word.isalnum():  # nothing to cut at, as in almost every word
                 words[word] += count
+            else:
+                for word, _ in _CUT.pre_tokenize_str(part):
+                    words[word] += count
     return {word: words[word] for word in sorted(words) if words[word]}
 
 
-def _batches(
-    counts: Iterable[tuple[str, int]], size: int = 1000
-) -> Iterator[list[tuple[str, int]]]:
+def _batches(counts: Iterable[tuple[str, int]]) -> Iterator[list[tuple[str, int]]]:
     items = iter(counts)
-    while batch := list(islice(items, size)):
+    while batch := list(islice(items, 1000)):
         yield batch
 
 
@@ -175,16 +182,13 @@ def _alphabet(words: Mapping[str, int], config: TokenizerConfig) -> tuple[list[s
 
 def _frequent(words: Mapping[str, int], share: float) -> list[str]:
     """The most frequent characters, by frequency, until they cover a share of the text."""
-    totals = np.zeros(sys.maxunicode + 1)
-    for batch in _batches(words.items(), 100_000):
-        text = "".join(word for word, _ in batch).encode("utf-32-le")
-        counts = np.repeat([count for _, count in batch], [len(word) for word, _ in batch])
-        totals += np.bincount(np.frombuffer(text, "<u4"), counts, len(totals))
-    found = np.flatnonzero(totals)
-    ranked = found[np.argsort(-totals[found], kind="stable")]
-    covered = np.cumsum(totals[ranked])
-    enough = int(np.searchsorted(covered, share * totals.sum())) + 1
-    return list(map(chr, ranked[:enough].tolist()))
+    totals: Counter[str] = Counter()
+    for word, count in words.items():
+        for character in word:
+            totals[character] += count
+    ranked = sorted(totals, key=lambda character: (-totals[character], character))
+    covered = list(accumulate(totals[character] for character in ranked))
+    return ranked[: bisect_left(covered, share * totals.total()) + 1]
 
 
 def _fitting(
@@ -224,10 +228,8 @@ def _thinned(words: Mapping[str, int], most: int) -> dict[str, int]:
     thinned = {}
     for word, count in words.items():
         whole, part = divmod(count * share, 1.0)
-        if not whole:  # single occurrences teach nothing and take half the memory
-            continue
         scaled = int(whole) + (uniform(word, _HASH_BYTES) < part)
-        if scaled > 1:
+        if scaled > 1:  # single occurrences teach nothing and take half the memory
             thinned[word] = scaled
     return thinned
 
@@ -235,14 +237,12 @@ def _thinned(words: Mapping[str, int], most: int) -> dict[str, int]:
 def _repeated(words: Mapping[str, int]) -> Iterator[str]:
     """Each word as often as it occurs: the library's trainers take text, not counts."""
     text: list[str] = []
-    size = 0
     for word, count in words.items():
         for start in range(0, count, _WORDS_A_TEXT):
             text.append(f"{word} " * min(_WORDS_A_TEXT, count - start))
-            size += len(text[-1])
-            if size > _WORDS_A_TEXT * _CHARACTERS_A_WORD:
+            if sum(map(len, text)) > _WORDS_A_TEXT * _CHARACTERS_A_WORD:
                 yield "".join(text)
-                text, size = [], 0
+                text = []
     yield "".join(text)
 
 
