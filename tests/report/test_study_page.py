@@ -106,7 +106,7 @@ def test_scores_have_an_axis_of_their_own(tmp_path: Path) -> None:
     values = study()
     for entry in values["arms"].values():
         for number, each in enumerate(entry["runs"].values()):
-            each["scores"] = {"BLiMP": 60.0 + number / 10}
+            each["scores"] = {"blimp": 60.0 + number / 10}
     text = page(tmp_path / "mine", values)
     assert text.count('<table class="forest">') == 2
     assert "Differences from plain: BLiMP" in text
