@@ -35,6 +35,7 @@ OWN = """tasks:
         (["small.trek"], {}, "no judge 'small.trek': did you mean trec"),
         (["blimp.anaphora"], {}, "no judge 'blimp.anaphora'"),
         (["none.yaml.rte"], {}, "none.yaml"),
+        (["my.own.yaml"], {}, "my.own.yaml: a judge's file may have no other dot in its name"),
         (["small"], {}, "the judge small needs its data: give --tasks-data DIR"),
         (["blimp@bert-base"], {}, "blimp@bert-base: blimp fine-tunes nothing"),
         (["glue@bert-bass"], {}, "no protocol 'bert-bass': did you mean bert-base"),

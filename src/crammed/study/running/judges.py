@@ -164,6 +164,10 @@ def _suite_and_task(kind: str) -> tuple[str, str]:
     """``glue.cola`` -> (``glue``, ``cola``); all tasks of a suite are an empty name."""
     if own := _OWN.fullmatch(kind):
         suite, task = str(Path(own[1]).expanduser().absolute()), own[2] or ""
+        if "." in Path(suite).stem:  # a dot ends the name of the suite in the names of scores
+            raise InputError(
+                f"{suite}: a judge's file may have no other dot in its name: rename it"
+            )
     else:
         suite, _, task = kind.partition(".")
         if suite not in suite_names():
