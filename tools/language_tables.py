@@ -1,7 +1,7 @@
 """Tables about languages, from the files that ``benchmarks/languages.py`` writes.
 
-Each function takes the name of a record, a folder of ``records/`` with a LANGUAGE.json for each
-language, and returns Markdown.
+Each function takes the names of records, folders of ``records/`` with a LANGUAGE.json for each
+language, and returns Markdown. Of a language in several records, the last one counts.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from layout import difference_cell, row_of, rule, wrapped
 NAMES = {
     "ar": "Arabic",
     "de": "German",
+    "en-US": "English",
     "fi": "Finnish",
     "hi": "Hindi",
     "ja": "Japanese",
@@ -36,15 +37,15 @@ _GAPS = row_of(
 )
 
 
-def _files(record: str) -> list[tuple[str, dict[str, Any]]]:
-    found = [(each.stem, layout.found(each)) for each in (layout.RECORDS / record).glob("*.json")]
-    return sorted((NAMES[code], values) for code, values in found)
+def _files(records: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    files = {file.stem: file for name in records for file in (layout.RECORDS / name).glob("*.json")}
+    return sorted((NAMES[code], layout.found(file)) for code, file in files.items())
 
 
-def languages_table(words: list[str]) -> str:
+def languages_table(records: list[str]) -> str:
     """Kinds of tokenizers in each language, the best first."""
     rows, sizes, seeds, spent = [], set(), set(), 0.0
-    for name, values in _files(words[0]):
+    for name, values in _files(records):
         study = StudyResult.model_validate({key: values[key] for key in _study_keys(values)})
         sizes |= {quantity_of(kind) for kind in values["kinds"].values()}
         for number, arm in enumerate(compare_arms(study, (_MEASURE,))):
@@ -64,12 +65,16 @@ def languages_table(words: list[str]) -> str:
             )
         spent += sum(run.seconds or 0.0 for arm in study.arms.values() for run in arm.runs.values())
     text = wrapped(
-        f"Vocabulary 8,192, 2 x 64, 600,000 tokens a run, {min(seeds)} to {max(seeds)} seeds; "
+        f"Vocabulary 8,192, 2 x 64, 600,000 tokens a run, {_range(seeds)} seeds; "
         f"{min(sizes):.1f} to {max(sizes):.1f} million characters of text. Unigram: bits per "
         "character of a model that knows only how frequent tokens are. Differences are from "
         f"WordPiece. All runs trained for {spent / 3600:.1f} hours on one core of a busy machine."
     )
     return "\n".join([_HEAD, rule(_HEAD), *rows, "", text]) + "\n"
+
+
+def _range(numbers: set[int]) -> str:
+    return " to ".join(str(each) for each in sorted({min(numbers), max(numbers)}))
 
 
 def quantity_of(kind: dict[str, Any]) -> float:
@@ -81,10 +86,10 @@ def _study_keys(values: dict[str, Any]) -> list[str]:
     return [key for key in values if key not in ("command", "packages", "kinds", "lost", "gaps")]
 
 
-def gaps_table(words: list[str]) -> str:
+def gaps_table(records: list[str]) -> str:
     """What recipes lose of each language's characters, and a gap that the model filled."""
     rows = []
-    for name, values in _files(words[0]):
+    for name, values in _files(records):
         gaps = sorted(values["gaps"], key=lambda gap: len(gap["before"] + gap["after"]))
         gap = gaps[0]
         sentence = f"{gap['before']}**[{gap['word']}]**{gap['after']}"

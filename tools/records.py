@@ -22,7 +22,7 @@ of tables:
   (`cpu_tables`);
 - ``epochs: DATE-NAME``, ``larger``, ``variants``, ``minutes`` and ``gpu`` records about little text
   (`text_tables`);
-- ``languages: DATE-NAME`` and ``gaps: DATE-NAME`` tokenizers in several languages
+- ``languages: DATE-NAME ...`` and ``gaps: DATE-NAME ...`` tokenizers in several languages
   (`language_tables`);
 - ``scores: DATE-NAME`` scores of encoders on tasks, by arm (`score_tables`);
 - ``adapted: DATE-NAME GROUP`` encoders of others, trained further, and ``decisions: DATE-NAME`` the

@@ -5,6 +5,7 @@ import random
 import re
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from crammed.data.tokenization.tokenizer import (
 )
 from crammed.data.tokenization.training import train_from_texts, train_from_words
 from crammed.errors import InputError
+from crammed.rules.recipe import load_config
 from support.text import documents
 
 KINDS = ("wordpiece", "wordlevel", "bpe", "unigram", "sentencepiece-bpe")
@@ -38,6 +40,7 @@ PYTHON = """def mean(values: list[float]) -> float:
     return sum(values) / len(values)  # e.g. mean([1.5, 2.5]) == 2.0
 """
 LANGUAGES = {
+    "Korean": "한국어 문서를 저장하려면 파일 메뉴에서 저장을 누르세요.",
     "Chinese": "我们今天去学校学习语言模型。老师说“读书很有用”。",
     "Arabic": "القطة تجلس على السجادة الحمراء، والكلب ينام في الحديقة.",
     "Turkish": "Kediler güneşli bahçede uyuyor; İstanbul'da ılık bir gün.",  # noqa: RUF001
@@ -151,6 +154,23 @@ def test_other_languages_and_code_are_known_and_come_back(kind: str, language: s
     assert plain_ids(tokenizer, text) == ids.tolist()
     if encoder.takes_chunks:
         assert encoder.encode_chunks(cut_into_chunks([text]))[0].tolist() == ids.tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_syllables_of_hangul_stay_whole_unless_accents_are_stripped(kind: str) -> None:
+    """BERT's way to strip accents takes syllables apart, but no letter is lost."""
+    text = "한글 문서"
+
+    def normal(recipe: str, **fields: Any) -> str:
+        own = load_config(recipe, [], {}).tokenizer.model_dump(exclude={"kind", "vocab_size"})
+        tokenizer = trained([text] * 20, kind=kind, vocab_size=400, **{**own, **fields})
+        assert SPECIALS.index("[UNK]") not in plain_ids(tokenizer, text)
+        return str(tokenizer.normalizer.normalize_str(text))
+
+    assert normal("crammed") == text
+    apart = normal("crammed-2022", ascii_only=False)
+    assert unicodedata.normalize("NFC", apart) == text
+    assert (apart != text) == (kind in ("wordpiece", "wordlevel"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
