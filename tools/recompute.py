@@ -228,15 +228,20 @@ def check_verdicts(check: Check, where: str, part: dict[str, Any], main: str, te
         check.same(f"{where}: {verdict}", ", ".join(sorted(names)), ", ".join(own))
 
 
+_BESIDE_NO_GAIN = {
+    "better": "disagrees",
+    "worse": "agrees",
+    "plateau": "cannot tell: still on the plateau",
+}
+
+
 def check_beside_paper(check: Check, where: str, study: dict[str, Any], text: str) -> None:
     """Differences, and whether they agree with a paper that found no gain."""
-    main, slow = again.main_measure(study), again.plateau(study)
+    main = again.main_measure(study)
     wanted, tested = again.verdicts(study, main), again.tested(study, main)
     for arm, _, shown, verdict in (cells(line) for line in text.split("\n")[2:] if line):
         check_difference(check, f"{where}, {arm}", study, main, arm, shown)
-        if wanted[arm] != "better" and arm in slow:
-            check.same(f"{where}, {arm}", verdict, "cannot tell: still on the plateau")
-        elif found := {"better": "disagrees", "worse": "agrees"}.get(wanted[arm] or ""):
+        if found := _BESIDE_NO_GAIN.get(wanted[arm]):
             check.same(f"{where}, {arm}", verdict, found)
         else:
             (number,) = NUMBER.findall(verdict)

@@ -131,27 +131,28 @@ def tested(part: Json, measure: str) -> dict[str, Json]:
 
 
 def verdicts(part: Json, measure: str) -> dict[str, str | None]:
-    """``better`` or ``worse`` for each tested arm, else None."""
-    sign = -1 if measure.startswith(("loss", "bits", "document")) else 1
+    """``better``, ``worse`` or, of losses, ``plateau`` for each tested arm, else None."""
+    of_losses = measure.startswith(("loss", "bits", "document"))
     if decidable(part) is False:
         return {}
-    return {
-        arm: None if one["p"] >= 0.05 else "better" if sign * one["apart"] > 0 else "worse"
+    found = {
+        arm: None if one["p"] >= 0.05 else "better" if (one["apart"] < 0) == of_losses else "worse"
         for arm, one in tested(part, measure).items()
     }
+    return found | dict.fromkeys(found.keys() & plateau(part) if of_losses else (), "plateau")
 
 
 def counts(part: Json, measure: str) -> str:
     """The verdict of a study in words."""
     if decidable(part) is False:
         return "not decidable at this budget"
-    found, slow = verdicts(part, measure), plateau(part)
+    found = verdicts(part, measure)
     if not found:
         return "leads only, because a verdict takes 3 seeds"
-    past = [verdict for arm, verdict in found.items() if arm not in slow]
-    said = [(past.count("better"), "better"), (past.count("worse"), "worse")]
-    said += [(past.count(None), "no difference shown")]
-    said += [(len(slow), "still on the plateau, so not comparable")]
+    each = [*found.values()]
+    said = [(each.count("better"), "better"), (each.count("worse"), "worse")]
+    said += [(each.count(None), "no difference shown")]
+    said += [(len(plateau(part)), "still on the plateau, so not comparable")]
     return ", ".join(f"{number} {words}" for number, words in said if number)
 
 

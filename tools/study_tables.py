@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from crammed.study.findings.statistics import (
     compare_arms,
     decidable,
     decidable_text,
-    on_plateau,
 )
 from crammed.study.findings.table import (
     difference_text,
@@ -112,21 +112,20 @@ def _once(say: Callable[[StudyResult], str], values: StudyResult) -> str:
 
 def _verdict(part: StudyResult) -> str:
     """How many arms are better than the baseline, worse, or neither."""
-    main, slow = part.main_measure(), on_plateau(part)
+    main = part.main_measure()
     if decidable(part) is False:
         return "not decidable at this budget"
     rows = [row for row in compare_arms(part, (main,)) if main in row]
-    tested = {row["arm"]: row[main] for row in rows if row[main]["p"] is not None}
-    if not tested:
+    if not any(row[main]["p"] is not None for row in rows):
         return f"leads only, because a verdict takes {FEWEST} seeds"
-    past = [found for arm, found in tested.items() if arm not in slow]
-    counts = [
-        (sum(each["verdict"] == "better" for each in past), "better"),
-        (sum(each["verdict"] == "worse" for each in past), "worse"),
-        (sum(each["verdict"] is None for each in past), "no difference shown"),
-        (len(slow), "still on the plateau, so not comparable"),
-    ]
-    return ", ".join(f"{number} {words}" for number, words in counts if number)
+    found = Counter(row[main]["verdict"] for row in rows if row["arm"] != part.baseline)
+    words = {
+        "better": "better",
+        "worse": "worse",
+        None: "no difference shown",
+        "plateau": "still on the plateau, so not comparable",
+    }
+    return ", ".join(f"{found[key]} {said}" for key, said in words.items() if found[key])
 
 
 def experiment(names: list[str]) -> str:
@@ -187,6 +186,8 @@ def _verdicts(part: StudyResult) -> str:
         named = ", ".join(f"`{row['arm']}` ({difference_text(row[main], main)})" for row in own)
         said += [f"{verdict.capitalize()} than `{part.baseline}`: {named}."] if own else []
     left = sum(row[main]["verdict"] is None for row in tested)
+    if slow := [f"`{row['arm']}`" for row in tested if row[main]["verdict"] == "plateau"]:
+        said.append(f"Still on the plateau, so not comparable: {', '.join(slow)}.")
     if said and left:
         said.append(f"{counted(left, 'other arm')} cannot be told from it.")
     return wrapped(*said or (_alike(part.baseline, len(tested)),)) + "\n"
@@ -234,25 +235,26 @@ def verdicts_table(names: list[str]) -> str:
     """What the paper found of the arms that it tried, what a study says, and whether they agree."""
     values, found = _study_of(names), layout.RECORDS / names[0] / "paper.yaml"
     paper: dict[str, str] = yaml.safe_load(found.read_text("utf-8"))
-    main, slow = values.main_measure(), on_plateau(values)
+    main = values.main_measure()
     head = row_of("arm", "the paper", "ours, in nats, 95 % interval", "verdict")
     lines = [head, rule(head)]
     for row in compare_arms(values, (main,)):
         if row["arm"] in paper and main in row:
             one = row[main]
             cells = row["arm"], paper[row["arm"]], difference_cell(one)
-            lines.append(row_of(*cells, _beside_no_gain(one, slow=row["arm"] in slow)))
+            lines.append(row_of(*cells, _beside_no_gain(one)))
     return "\n".join(lines) + "\n"
 
 
-def _beside_no_gain(one: dict[str, Any], *, slow: bool) -> str:
+def _beside_no_gain(one: dict[str, Any]) -> str:
     """Whether a difference agrees with a paper that found no gain."""
-    if one["verdict"] == "better":
-        return "disagrees"
-    if slow:
-        return "cannot tell: still on the plateau"
-    if one["verdict"] == "worse":
-        return "agrees"
+    said = {
+        "better": "disagrees",
+        "worse": "agrees",
+        "plateau": "cannot tell: still on the plateau",
+    }
+    if one["verdict"] in said:
+        return said[one["verdict"]]
     if one["interval"] is None:
         return f"cannot tell: a verdict takes {FEWEST} seeds"
     return f"cannot tell: {-one['interval'][0]:.2f} nats better is not ruled out"

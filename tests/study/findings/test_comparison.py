@@ -249,7 +249,8 @@ def test_an_arm_on_the_plateau_is_compared_by_the_variance_of_all() -> None:
     values = study(arm(4.0, 4.02, 4.01), slow=arm(*(5.5 + n / 200 for n in range(21))))
     values.unigram = 5.5
     row = next(row for row in compare_arms(values) if row["arm"] == "slow")
-    assert row["loss@0.15"]["verdict"] == "worse"
+    assert row["loss@0.15"]["verdict"] == "plateau"
+    assert row["loss@0.15"]["p"] < 0.001
     assert power(values) == {}  # of the arms that are past the plateau there is one
 
 

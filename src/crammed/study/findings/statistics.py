@@ -54,7 +54,7 @@ def compare_arms(study: StudyResult, measures: Sequence[str] = RATES) -> list[di
         - the ``interval`` of this difference, which holds for all arms at once with 95 %,
         - ``p``, two-sided and corrected over the arms, and ``p_alone``, which is not,
         - the ``verdict``: ``better`` or ``worse`` if p is below 5 %, ``lead`` with fewer than
-          `FEWEST` seeds, else None.
+          `FEWEST` seeds, ``plateau`` of losses that are not comparable (`on_plateau`), else None.
 
         The last five are None for the baseline, and the interval and both p also for a lead, or if
         nothing varies. There is no verdict where `decidable` is False. If runs failed, ``failed``
@@ -76,7 +76,8 @@ def compare_arms(study: StudyResult, measures: Sequence[str] = RATES) -> list[di
         _test([(found[arm], *each) for arm, each in errors.items()])
         for arm, one in found.items() if judged else ():
             few = min(len(values[arm]), len(base)) < FEWEST
-            one["verdict"] = _verdict(one, measure, few=few)
+            stuck = arm in slow and is_loss(measure)
+            one["verdict"] = "plateau" if stuck else _verdict(one, measure, few=few)
     sign = 1.0 if is_loss(measures[0]) else -1.0
     first = measures[0]
     return sorted(rows, key=lambda row: sign * row[first]["mean"] if first in row else math.inf)
