@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -14,10 +15,11 @@ import pytest
 import yaml
 
 import crammed
+from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.evaluation.protocol import protocol_for
-from crammed.interface.asking import words_of
+from crammed.interface.asking import configure, words_of
 from crammed.report.notebook import table_html
 from crammed.rules.recipe import parse_overrides
 from support.adapting import SMALL
@@ -38,6 +40,18 @@ VALUES: dict[str, Any] = {
 
 def test_a_text_in_place_of_a_list_of_overrides_is_read_as_typed() -> None:
     assert words_of("optim.lr=1e-3 model.layers=2") == ["optim.lr=1e-3", "model.layers=2"]
+
+
+def test_settings_of_a_corpus_may_be_said_again_but_not_otherwise(corpus: Corpus) -> None:
+    def asked_with(word: str) -> None:
+        configure("crammed", [word], {}, "1e6tok", corpus_dir=corpus.path)
+
+    own = corpus.row_length
+    asked_with(f"data.row_length={own}")
+    asked_with("tokenizer={kind: wordpiece}")
+    for word in (f"data.row_length={2 * own}", "tokenizer.kind=bpe", "data.clean={nothing: 1}"):
+        with pytest.raises(InputError, match=re.escape(f"{word}: the corpus was prepared with")):
+            asked_with(word)
 
 
 def test_no_seeds_are_refused_before_anything_is_trained() -> None:

@@ -126,14 +126,27 @@ def sources_of(data: Texts, option: str = "--data") -> list[str]:
 
 
 def _opened(corpus_dir: Path, overrides: list[str], texts: list[str]) -> Corpus:
-    """A prepared corpus; refuse what else would say how to prepare one."""
+    """A prepared corpus; refuse what would prepare another one."""
     if texts:
         raise InputError("use --data or --corpus, not both")
-    if theirs := [word for word in overrides if re.match(r"(data|tokenizer)[.=]", word)]:
-        raise InputError(
-            f"{theirs[0]}: the corpus was prepared with its own settings; prepare another one"
-        )
-    return Corpus(corpus_dir)
+    corpus = Corpus(corpus_dir)
+    for word in overrides:
+        if re.match(r"(data|tokenizer)[.=]", word) and not _says(
+            corpus.settings(), parse_overrides([word])
+        ):
+            raise InputError(
+                f"{word}: the corpus was prepared with its own settings; prepare another one"
+            )
+    return corpus
+
+
+def _says(settings: Any, part: Any) -> bool:
+    """Whether settings have all the values of a part of them."""
+    if not isinstance(part, dict):
+        return bool(settings == part)
+    return isinstance(settings, dict) and all(
+        key in settings and _says(settings[key], each) for key, each in part.items()
+    )
 
 
 def refuse_twice(overrides: list[str], option: str, key: str, given: bool) -> None:
