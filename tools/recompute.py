@@ -228,7 +228,7 @@ def check_verdicts(check: Check, where: str, part: dict[str, Any], main: str, te
         check.same(f"{where}: {verdict}", ", ".join(sorted(names)), ", ".join(own))
 
 
-_BESIDE_NO_GAIN = {
+_BESIDE_NO_GAIN: dict[str | None, str] = {
     "better": "disagrees",
     "worse": "agrees",
     "plateau": "cannot tell: still on the plateau",

@@ -353,7 +353,7 @@ def test_faults_of_ones_own_task_are_found_before_anything_is_made(
 
 
 def test_protocols_are_files_of_one_form(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="glue-long, knn-probe, linear-probe, superglue"):
+    with pytest.raises(InputError, match="glue-long, knn-probe, linear-probe, small, superglue"):
         load_protocol("none")
     paper, bert = load_protocol("cramming"), load_protocol("bert-base")
     assert (paper.epochs, paper.batch, paper.lr, paper.seeds) == (5, 16, 4e-5, 5)

@@ -35,7 +35,8 @@ SeedsOption = Annotated[
 ProtocolOption = Annotated[
     str | None,
     typer.Option(
-        help="cramming, bert-base, glue-long, superglue, linear-probe, knn-probe or FILE.yaml."
+        help="cramming, small, bert-base, glue-long, superglue, linear-probe, knn-probe or "
+        "FILE.yaml."
     ),
 ]
 CompareOption = Annotated[

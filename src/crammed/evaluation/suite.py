@@ -229,6 +229,7 @@ class SuiteEvaluator:
             tested=tested,
             tokens=self.protocol.epochs * train.tokens,
             majority_class=_majority_class(data.train) if task.kind == "tokens" else 0,
+            pairs=task.has_pairs,
         )
         # What was fine-tuned can be scored by another positive class. The hash of the data has the
         # number of rows and folds: evaluations of versions without them are not trained again.

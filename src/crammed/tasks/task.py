@@ -173,6 +173,11 @@ class Task(Section):
         """`folder`, or the name of the task."""
         return self.folder or (self.name,)
 
+    @property
+    def has_pairs(self) -> bool:
+        """Whether each row has two texts and one label, or several, of both."""
+        return len(self.text) == 2 and self.kind not in ("tokens", "choice", PAIRS)
+
     @model_validator(mode="before")
     @classmethod
     def _of_its_kind(cls, values: Any) -> Any:

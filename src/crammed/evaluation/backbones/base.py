@@ -81,6 +81,10 @@ class Backbone(Protocol):
         """
         ...
 
+    def encoder_to_tune(self, seed: int, *, trained: bool) -> nn.Module:
+        """As `encoder`, in training mode; `trained` and `seed` mean the same as in `classifier`."""
+        ...
+
     def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:
         """A new model for fine-tuning, on the CPU, in training mode: (ids, mask, types) -> logits.
 

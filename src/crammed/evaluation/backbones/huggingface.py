@@ -132,17 +132,25 @@ class HuggingFaceBackbone:
             model, _ = self._load("AutoModel", **dict.fromkeys(self.dropouts(), dropout))
         return _Wrapped(model, "last_hidden_state")
 
+    def encoder_to_tune(self, seed: int, *, trained: bool) -> nn.Module:
+        model = self._to_tune("AutoModel", self._config, seed, trained=trained)
+        return _Wrapped(model, "last_hidden_state")
+
     def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:
-        kind = _classifier_class(every_token)
         config = deepcopy(self._config)
         config.num_labels = outputs
+        kind = _classifier_class(every_token)
+        return _Wrapped(self._to_tune(kind, config, seed, trained=trained))
+
+    def _to_tune(self, kind: str, config: Any, seed: int, *, trained: bool) -> Any:
+        """A model of this class in training mode, as of `classifier`."""
         model = self._untrained(kind, config, seed)
         if trained:
             if kind not in self._kept:
                 self._kept[kind] = self.pretrained(kind)
             result = model.load_state_dict(self._kept[kind], strict=False)
             assert not result.unexpected_keys, result
-        return _Wrapped(model.train())
+        return model.train()
 
     def _untrained(self, kind: str, config: Any, seed: int) -> Any:
         """A model of this class in float32 with random weights."""

@@ -76,8 +76,11 @@ class RunBackbone:
     def encoder(self, untrained: int | None = None) -> nn.Module:
         if untrained is None:
             return _Encoder(self._final.masked_lm(torch.device("cpu")).encoder)
-        model: Any = self.classifier(1, untrained, trained=False, every_token=False)
-        return _Encoder(model.encoder.eval())
+        return self.encoder_to_tune(untrained, trained=False).eval()
+
+    def encoder_to_tune(self, seed: int, *, trained: bool) -> nn.Module:
+        model: Any = self.classifier(1, seed, trained=trained, every_token=False)
+        return _Encoder(model.encoder)
 
     def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:
         kind = TokenClassifier if every_token else SequenceClassifier

@@ -25,6 +25,7 @@ from crammed.evaluation.finetuning.batches import EncodedSplit, of_words
 from crammed.evaluation.finetuning.engine import CaptureFailed, Numerics, finetune, predict
 from crammed.evaluation.finetuning.probing import probe
 from crammed.evaluation.finetuning.task import FinetuneTask, TokenizedSplit
+from crammed.evaluation.finetuning.vectors import PairClassifier
 from crammed.machine import workers as processes
 from crammed.machine.device import is_out_of_memory
 from crammed.machine.lanes import compute_threads
@@ -269,12 +270,7 @@ def _together(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[Jo
             yield from _probed(group, backbone, protocol.probe, numerics)
             return
         train = _encoded(task.train, backbone.pad, numerics.device)
-        models = [
-            backbone.classifier(
-                task.outputs, job.seed, trained=job.trained, every_token=task.kind == "tokens"
-            ).to(numerics.device)
-            for job in group
-        ]
+        models = [_model(backbone, job, protocol).to(numerics.device) for job in group]
         names = [(task.name, job.seed) for job in group]
         steps = protocol.epochs * (len(train) // protocol.batch)
         began = time.monotonic()
@@ -298,6 +294,29 @@ def _together(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[Jo
         if isinstance(error, CaptureFailed) or is_out_of_memory(error):
             raise
         yield from (JobProgress(0.0, job, _line(error)) for job in group)
+
+
+def _model(backbone: Backbone, job: FinetuneJob, protocol: Protocol) -> nn.Module:
+    """The model that a job fine-tunes, on the CPU.
+
+    Raises:
+        InputError: the encoder cannot be fine-tuned on such a task, or its pairs not be compared.
+    """
+    task = job.task
+    if not (task.pairs and protocol.pairs == "compared"):
+        every_token = task.kind == "tokens"
+        return backbone.classifier(
+            task.outputs, job.seed, trained=job.trained, every_token=every_token
+        )
+    if backbone.sep is None or backbone.width is None:
+        raise InputError(
+            f"{backbone.name} does not say how wide it is or what ends a text: name a --protocol "
+            "with pairs: joint"
+        )
+    encoder = backbone.encoder_to_tune(job.seed, trained=job.trained)
+    return PairClassifier(
+        encoder, backbone.width, backbone.sep, task.outputs, protocol.dropout, job.seed
+    )
 
 
 def _probed(

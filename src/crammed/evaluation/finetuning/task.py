@@ -80,6 +80,7 @@ class FinetuneTask:
             predict these.
         tokens: how many tokens one job trains on.
         majority_class: for kind tokens, the class predicted for truncated words.
+        pairs: whether a sequence has two texts and a label of both.
     """
 
     name: str
@@ -90,6 +91,7 @@ class FinetuneTask:
     tested: dict[str, TokenizedSplit]
     tokens: int
     majority_class: int = 0
+    pairs: bool = False
 
 
 @dataclass(frozen=True)

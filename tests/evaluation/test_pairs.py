@@ -1,0 +1,133 @@
+"""Two texts in one sequence, compared by the means of their tokens."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from crammed.data.corpus import Corpus
+from crammed.errors import InputError
+from crammed.evaluation.backbones.spec import BackboneSpec
+from crammed.evaluation.evaluation import evaluate
+from crammed.evaluation.finetuning.vectors import PairClassifier
+from crammed.evaluation.protocol import load_protocol
+from crammed.export.huggingface import export
+from crammed.finetuned.keeping import keep
+from crammed.keys import key
+from crammed.model.trained import load_trained
+from crammed.tasks.task import load_suite
+from crammed.terminal.progress import SILENT
+from support.backbones import RECIPES, TEXTS, Load, batch
+from support.evaluation import Ask, make_model, tasks_of
+from support.models import FAMILIES
+from support.tasks import write_task
+
+PAIR_TEXTS = [("the fox runs", "a fox"), ("rain", "it rains by the harbour"), ("a", "a")]
+
+
+def compared(encoder: torch.nn.Module, width: int, sep: int) -> PairClassifier:
+    return PairClassifier(encoder, width, sep, 3, 0.1, seed=5).eval()
+
+
+@pytest.mark.parametrize("name", [*RECIPES, *FAMILIES])
+def test_logits_are_those_of_rows_one_by_one(load_model: Load, name: str) -> None:
+    """Whatever ends a text: RoBERTa has two such tokens between texts."""
+    backbone = load_model(name)
+    assert backbone.width is not None
+    assert backbone.sep is not None
+    model = compared(backbone.encoder_to_tune(1, trained=True), backbone.width, backbone.sep)
+    tokens = backbone.tokenize(PAIR_TEXTS, 32, words=False)
+    ids, mask, types = batch(tokens, [0, 1, 2], backbone.pad, 32)
+    with torch.inference_mode():
+        found = model(ids, mask, types)
+        hidden = model.encoder(ids, mask, types)
+    for row, logits in enumerate(found):
+        shown = ids[row][mask[row]].tolist()
+        end = shown.index(backbone.sep) + 1
+        states = hidden[row][mask[row]]
+        u, v = states[:end].mean(0), states[end:].mean(0)
+        slow = model.linear(torch.cat([u, v, (u - v).abs(), u * v]))
+        torch.testing.assert_close(logits, slow, rtol=1e-4, atol=1e-4)
+    assert found.std(0).max() > 1e-4  # the rows do differ
+
+
+class Ones(torch.nn.Module):
+    """An encoder whose hidden states are ones."""
+
+    def forward(self, ids: Tensor, mask: Tensor, types: Tensor | None) -> Tensor:
+        return torch.ones(*ids.shape, 2)
+
+
+def test_a_second_text_without_tokens_is_no_error() -> None:
+    ids = torch.tensor([[2, 5, 0], [2, 5, 3]])
+    assert torch.isfinite(compared(Ones(), 2, sep=3)(ids, ids != 0, None)).all()
+
+
+def test_the_encoder_is_the_pretrained_one_and_the_rest_follows_from_the_seed(
+    tmp_path: Path, corpus: Corpus
+) -> None:
+    run = make_model(tmp_path / "run", corpus, 0)
+    ours = BackboneSpec(str(run), 0.0).load()
+    theirs = BackboneSpec(str(export(load_trained(run), tmp_path / "export").path), 0.0).load()
+    ids, mask, _ = batch(ours.tokenize(TEXTS, 16, words=False), [0, 1, 2], ours.pad, 16)
+    for trained in (True, False):
+        models = [each.encoder_to_tune(3, trained=trained) for each in (ours, theirs)]
+        assert all(each.training for each in models)
+        one, other = (each.eval()(ids, mask, None)[mask] for each in models)
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-4) == trained
+    again = ours.encoder_to_tune(3, trained=False).eval()(ids, mask, None)[mask]
+    different = ours.encoder_to_tune(4, trained=False).eval()(ids, mask, None)[mask]
+    assert not torch.allclose(again, different)
+    first, second = (compared(torch.nn.Identity(), 4, 3).linear for _ in range(2))
+    draw = torch.Generator().manual_seed(key(5, "pairs"))
+    assert torch.equal(first.weight, torch.empty(3, 16).normal_(std=0.02, generator=draw))
+    assert torch.equal(first.weight, second.weight)
+
+
+def test_pairs_alone_are_compared(tmp_path: Path, ask: Ask) -> None:
+    """Labels say whether two texts are the same, which the means of small models show."""
+    write_task(tmp_path, "cola", rows=60)
+    draw = np.random.default_rng(0)
+    words = ["harbour", "garden", "winter", "lantern", "copper", "meadow"]
+    for split, count in (("train", 240), ("validation", 80)):
+        rows = []
+        for n in range(count):
+            one, other = draw.choice(words, 2, replace=False)
+            rows.append({"sentence1": one, "sentence2": one if n % 2 else other, "label": n % 2})
+        file = tmp_path / "rte" / f"{split}.jsonl"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    protocol = tmp_path / "own.yaml"
+    text = "{seeds: 1, epochs: 4, batch: 8, lr: 3e-3, max_length: 32, dropout: 0.0"
+    found = {}
+    for pairs in ("joint", "compared"):
+        protocol.write_text(f"{text}, pairs: {pairs}}}")
+        asked = ask(data=str(tmp_path), protocol=str(protocol), seeds=None, untrained=False)
+        result = evaluate(replace(asked, into=tmp_path / pairs), SILENT)
+        found[pairs] = {name: each["median"] for name, each in tasks_of(result).items()}
+        assert ("pairs" in result["protocol"]) == (pairs == "compared")
+    assert found["joint"]["cola"] == found["compared"]["cola"]
+    assert 0.9 < found["compared"]["rte"] <= 1.0
+
+
+def test_what_cannot_be_compared_or_kept_is_said(tmp_path: Path, ask: Ask) -> None:
+    write_task(tmp_path, "rte", rows=60)
+    asked = ask(data=str(tmp_path), protocol="small", seeds=1, tasks=("rte",))
+    with pytest.raises(InputError, match="task rte: no class of transformers compares two texts"):
+        keep(asked, tmp_path / "kept", SILENT)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_the_papers_protocol_is_what_it_was() -> None:
+    assert "pairs" not in load_protocol("cramming").hyperparameters()
+    assert load_protocol("small").hyperparameters()["pairs"] == "compared"
+    tasks = load_suite("small").tasks
+    assert [name for name, task in tasks.items() if task.has_pairs] == [
+        *("sick-relatedness", "sick-entailment", "stsb", "qnli", "mnli")
+    ]
