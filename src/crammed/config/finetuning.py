@@ -40,10 +40,10 @@ class Protocol(Section):
     """For models trained here; Hugging Face models keep their configuration's."""
     max_length: Size = 128
     """Maximum tokens in a sequence; a model's own limit applies if it is lower."""
-    pairs: Annotated[Literal["joint", "compared"], Later()] = "joint"
-    """How a label of two texts is read off the sequence that holds both: ``joint`` as of one text,
-    by the model's own classifier, or ``compared``, by a linear layer on the means u and v over the
-    tokens of each, |u - v| and u * v (features of Conneau et al. 2017)."""
+    pairs: Annotated[Literal["joint", "apart"], Later()] = "joint"
+    """How two texts that have a label together are read: ``joint``, as one sequence with the
+    model's own classifier, or ``apart``, as a sequence each, with a linear layer on the means u and
+    v over their tokens, |u - v| and u * v (Conneau et al. 2017). Each has `max_length` then."""
     probe: Annotated[Probe | None, Later()] = None
     """Leave the encoder as it is, and predict from its vectors, by a linear model or the nearest
     neighbours. Of the other values, only `max_length` then counts, and `seeds` must be 1."""

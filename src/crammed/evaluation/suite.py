@@ -211,7 +211,8 @@ class SuiteEvaluator:
     def _prepare(self, suite: Suite, name: str, data: TaskData, scratch: Path) -> _PreparedTask:
         """Tokenize all splits of a task, and list its jobs."""
         task = suite.tasks[name]
-        apart = self.protocol.probe is not None
+        protocol = self.protocol
+        apart = task.has_pairs and (protocol.probe is not None or protocol.pairs == "apart")
         writer = SplitWriter(self.backbone, task, self.max_length, scratch, apart)
         train = writer.write(task.train, data.train)
         scored = {score: writer.write(score, rows) for score, rows in data.scored.items()}
@@ -229,7 +230,7 @@ class SuiteEvaluator:
             tested=tested,
             tokens=self.protocol.epochs * train.tokens,
             majority_class=_majority_class(data.train) if task.kind == "tokens" else 0,
-            pairs=task.has_pairs,
+            apart=apart,
         )
         # What was fine-tuned can be scored by another positive class. The hash of the data has the
         # number of rows and folds: evaluations of versions without them are not trained again.

@@ -57,9 +57,9 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
     if protocol.probe is not None:
         raise InputError("a probe trains no model to keep: name another --protocol")
     suite, task = _task_of(request)
-    if protocol.pairs == "compared" and task.has_pairs:
+    if protocol.pairs == "apart" and task.has_pairs:
         raise InputError(
-            f"task {task.name}: no class of transformers compares two texts: name a --protocol "
+            f"task {task.name}: no class of transformers reads two texts apart: name a --protocol "
             "with pairs: joint"
         )
     model = _exported(request.model)

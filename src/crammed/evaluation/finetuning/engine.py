@@ -300,9 +300,9 @@ def predict(model: nn.Module, rows: EncodedSplit, numerics: Numerics) -> NDArray
         ordered = np.empty_like(predicted)
         ordered[rows.token_places(by_length)] = predicted
         return ordered
-    shape = (len(rows), rows.choices if rows.choices > 1 else predicted.shape[1])
-    ordered = np.empty(shape, np.float32)
-    ordered[by_length] = predicted.reshape(shape)
+    of_rows = predicted.reshape(len(rows), -1)
+    ordered = np.empty_like(of_rows)
+    ordered[by_length] = of_rows
     return ordered
 
 

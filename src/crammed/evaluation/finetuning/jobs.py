@@ -300,23 +300,20 @@ def _model(backbone: Backbone, job: FinetuneJob, protocol: Protocol) -> nn.Modul
     """The model that a job fine-tunes, on the CPU.
 
     Raises:
-        InputError: the encoder cannot be fine-tuned on such a task, or its pairs not be compared.
+        InputError: there is no such model for this encoder.
     """
     task = job.task
-    if not (task.pairs and protocol.pairs == "compared"):
+    if not task.apart:
         every_token = task.kind == "tokens"
         return backbone.classifier(
             task.outputs, job.seed, trained=job.trained, every_token=every_token
         )
-    if backbone.sep is None or backbone.width is None:
+    if backbone.width is None:
         raise InputError(
-            f"{backbone.name} does not say how wide it is or what ends a text: name a --protocol "
-            "with pairs: joint"
+            f"{backbone.name} does not say how wide it is: name a --protocol with pairs: joint"
         )
     encoder = backbone.encoder_to_tune(job.seed, trained=job.trained)
-    return PairClassifier(
-        encoder, backbone.width, backbone.sep, task.outputs, protocol.dropout, job.seed
-    )
+    return PairClassifier(encoder, backbone.width, task.outputs, protocol.dropout, job.seed)
 
 
 def _probed(

@@ -80,7 +80,7 @@ class FinetuneTask:
             predict these.
         tokens: how many tokens one job trains on.
         majority_class: for kind tokens, the class predicted for truncated words.
-        pairs: whether a sequence has two texts and a label of both.
+        apart: whether each of two texts that have a label together is a sequence of its own.
     """
 
     name: str
@@ -91,7 +91,7 @@ class FinetuneTask:
     tested: dict[str, TokenizedSplit]
     tokens: int
     majority_class: int = 0
-    pairs: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True)
