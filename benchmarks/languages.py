@@ -1,6 +1,6 @@
 """Keeps what studies of tokenizers in several languages found, for docs/languages.md.
 
-    python tools/gather_text.py th TEXT/th.jsonl --characters 2000000 --one-line
+    python tools/gather_text.py th TEXT/th.jsonl --characters 2000000 --one-line --no-ascii-lines
     crammed study benchmarks/languages.yaml compute.threads=1 --data TEXT/th.jsonl \\
         --budget 6e5tok --seeds 3 --out STUDIES/th
     python benchmarks/languages.py TEXT STUDIES records/DATE-languages --command '...'

@@ -38,8 +38,13 @@ _SKIPPED = {"script", "style", "head", "nav"}
 _BLOCKS = {"p", "div", "li", "td", "th", "title", "h1", "h2", "h3", "h4", "dt", "dd", "pre", "item"}
 
 
-def gather(code: str, file: Path) -> list[dict[str, object]]:
-    """Write the text of a language as JSON lines; returns what each package contributed."""
+def gather(code: str, file: Path, *, ascii_lines: bool = True) -> list[dict[str, object]]:
+    """Write the text of a language as JSON lines; returns what each package contributed.
+
+    Args:
+        ascii_lines: keep lines whose letters are all in ASCII, which in languages with letters of
+            their own were not translated.
+    """
     packages = (*EVERY_LANGUAGE, *(f"{name}-{code.lower()}" for name in ONE_LANGUAGE))
     seen: set[str] = set()
     found: list[dict[str, object]] = []
@@ -50,7 +55,10 @@ def gather(code: str, file: Path) -> list[dict[str, object]]:
                 if version is None:
                     continue
                 documents = characters = 0
-                for text in _documents(_lines(Path(folder), code), seen):
+                lines = _lines(Path(folder), code)
+                if not ascii_lines:
+                    lines = filter(_has_letters_of_its_own, lines)
+                for text in _documents(lines, seen):
                     record = {"text": text, "package": package}
                     out.write(json.dumps(record, ensure_ascii=False) + "\n")
                     documents, characters = documents + 1, characters + len(text)
@@ -179,6 +187,10 @@ def _plain(text: str) -> str:
     return text.replace('"', "")
 
 
+def _has_letters_of_its_own(line: str) -> bool:
+    return any(each.isalpha() and not each.isascii() for each in line)
+
+
 def _documents(lines: Iterator[str], seen: set[str]) -> Iterator[str]:
     """Lines that have not occurred before, joined to documents."""
     document: list[str] = []
@@ -201,8 +213,14 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--characters", type=int, help="keep about this many, spread evenly")
     parser.add_argument("--one-line", action="store_true", help="documents without line breaks")
+    parser.add_argument(
+        "--no-ascii-lines",
+        dest="ascii_lines",
+        action="store_false",
+        help="leave out lines with ASCII letters alone: Korean or Hindi that nobody translated",
+    )
     args = parser.parse_args()
-    found = gather(args.language, args.file)
+    found = gather(args.language, args.file, ascii_lines=args.ascii_lines)
     if not found:
         raise SystemExit(f"no package holds text in {args.language}")
     thin(args.file, args.characters, one_line=args.one_line)

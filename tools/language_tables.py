@@ -26,6 +26,7 @@ NAMES = {
     "th": "Thai",
     "zh-CN": "Chinese",
 }
+_VOCABULARY = 8192
 _MEASURE = "bits_per_character@0.15"
 _HEAD = row_of(
     *("language", "tokenizer", "tokens per character", "unused tokens", "unknown tokens"),
@@ -45,12 +46,15 @@ def _files(records: list[str]) -> list[tuple[str, dict[str, Any]]]:
 def languages_table(records: list[str]) -> str:
     """Kinds of tokenizers in each language, the best first."""
     rows, sizes, seeds, spent = [], set(), set(), 0.0
+    fewer = []
     for name, values in _files(records):
         study = StudyResult.model_validate({key: values[key] for key in _study_keys(values)})
         sizes |= {quantity_of(kind) for kind in values["kinds"].values()}
         for number, arm in enumerate(compare_arms(study, (_MEASURE,))):
             kind, one = values["kinds"][arm["arm"]], arm[_MEASURE]
             seeds.add(arm["seeds"])
+            if kind["vocabulary"] < _VOCABULARY:
+                fewer.append(f"{arm['arm']} in {name} found {kind['vocabulary']:,}")
             rows.append(
                 row_of(
                     name if number == 0 else "",
@@ -65,7 +69,8 @@ def languages_table(records: list[str]) -> str:
             )
         spent += sum(run.seconds or 0.0 for arm in study.arms.values() for run in arm.runs.values())
     text = wrapped(
-        f"Vocabulary 8,192, 2 x 64, 600,000 tokens a run, {_range(seeds)} seeds; "
+        f"Vocabulary {_VOCABULARY:,}{''.join(f' ({each})' for each in fewer)}, 2 x 64, "
+        f"600,000 tokens a run, {_range(seeds)} seeds; "
         f"{min(sizes):.1f} to {max(sizes):.1f} million characters of text. Unigram: bits per "
         "character of a model that knows only how frequent tokens are. Differences are from "
         f"WordPiece. All runs trained for {spent / 3600:.1f} hours on one core of a busy machine."

@@ -28,6 +28,24 @@ def test_pages_written_in_english_are_found_beside_their_translations(tmp_path: 
     assert found == {"en-US": "Save", "de": "Sichern", "ko": ""}
 
 
+def test_lines_that_nobody_translated_can_be_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unpack(package: str, folder: Path) -> str | None:
+        if package != "gnome-user-docs":
+            return None
+        (folder / "ko").mkdir()
+        page = "<page><p>Save the file</p><p>PDF 저장</p></page>"
+        (folder / "ko" / "index.page").write_text(page, "utf-8")
+        return "1.0"
+
+    monkeypatch.setattr(gather_text, "_unpack", unpack)
+    for ascii_lines, expected in ((True, "Save the file\nPDF 저장"), (False, "PDF 저장")):
+        (found,) = gather_text.gather("ko", tmp_path / "ko.jsonl", ascii_lines=ascii_lines)
+        assert json.loads((tmp_path / "ko.jsonl").read_text("utf-8"))["text"] == expected
+        assert (found["version"], found["characters"]) == ("1.0", len(expected))
+
+
 def test_of_a_language_in_several_records_the_last_one_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
