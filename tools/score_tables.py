@@ -16,28 +16,36 @@ Scores = dict[str, list[float]]
 """The score of each pretraining seed, by task."""
 
 
-def _arms(record: str) -> tuple[dict[str, Scores], dict[str, float], set[float]]:
-    """Scores by arm, those of TF-IDF with a linear model by task, and how many seeds each has."""
+def _arms(record: str) -> tuple[dict[str, Scores], dict[str, Scores], dict[str, float]]:
+    """Scores by arm, those of their untrained models, and those of TF-IDF with a linear model."""
     arms: dict[str, Scores] = {}
+    untrained: dict[str, Scores] = {}
     linear: dict[str, float] = {}
     for file in sorted((layout.RECORDS / record).glob("*-[0-9].json")):
-        arm = arms.setdefault(file.stem.rpartition("-")[0], {})
-        (suite,) = layout.found(file)["suites"].values()
-        for task, one in suite["tasks"].items():
-            arm.setdefault(task, []).append(one["median"])
-            if one.get("linear") is not None:
-                linear[task] = one["linear"]
-    return arms, linear, {len(each) for arm in arms.values() for each in arm.values()}
+        name = file.stem.rpartition("-")[0]
+        for suite in layout.found(file)["suites"].values():
+            for task, one in suite["tasks"].items():
+                arms.setdefault(name, {}).setdefault(task, []).append(one["median"])
+                if (twin := (one.get("untrained") or {}).get("median")) is not None:
+                    of_arm = untrained.setdefault(f"{name}, untrained", {})
+                    of_arm.setdefault(task, []).append(twin)
+                if one.get("linear") is not None:
+                    linear[task] = one["linear"]
+    return arms, untrained, linear
 
 
 def scores_table(words: list[str]) -> str:
     """Mean scores of arms over pretraining seeds; with two arms, also what the first gains."""
-    arms, linear, seeds = _arms(words[0])
+    arms, untrained, linear = _arms(words[0])
     tasks = [*next(iter(arms.values()))]
     head = row_of("arm", *tasks)
-    rows = [row_of(arm, *(_mean(scores[task]) for task in tasks)) for arm, scores in arms.items()]
-    if len(arms) == 2 and min(seeds) > 1:
-        rows.append(row_of("difference, 95 % interval", *(_gain(arms, task) for task in tasks)))
+    rows = [
+        row_of(arm, *(_mean(scores[task]) for task in tasks))
+        for arm, scores in (arms | untrained).items()
+    ]
+    if len(arms) == 2 and all(len(each) > 1 for arm in arms.values() for each in arm.values()):
+        gains = row_of("difference, 95 % interval", *(_gain(arms, task) for task in tasks))
+        rows.insert(len(arms), gains)
     rows.append(row_of("TF-IDF with a linear model", *(f"{linear[task]:.1f}" for task in tasks)))
     return "\n".join([head, rule(head), *rows]) + "\n"
 

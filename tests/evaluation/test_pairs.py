@@ -12,14 +12,12 @@ import torch
 from torch import Tensor
 
 from crammed.data.corpus import Corpus
-from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.finetuning.vectors import PairClassifier
 from crammed.evaluation.folder import read_outputs
 from crammed.evaluation.protocol import load_protocol
 from crammed.export.huggingface import export
-from crammed.finetuned.keeping import keep
 from crammed.keys import key
 from crammed.model.trained import load_trained
 from crammed.tasks.task import load_suite
@@ -105,16 +103,6 @@ def test_pairs_alone_are_read_apart(tmp_path: Path, ask: Ask) -> None:
             read_outputs(tmp_path / pairs, "glue", task, 0)[task] for pairs in ("joint", "apart")
         )
         assert np.array_equal(one, other) == same
-
-
-def test_a_model_that_reads_texts_apart_is_not_kept(tmp_path: Path, ask: Ask) -> None:
-    write_task(tmp_path, "rte", rows=60)
-    asked = ask(data=str(tmp_path), protocol="small", seeds=1, tasks=("rte",))
-    with pytest.raises(
-        InputError, match="task rte: no class of transformers reads two texts apart"
-    ):
-        keep(asked, tmp_path / "kept", SILENT)
-    assert not (tmp_path / "kept").exists()
 
 
 def test_the_papers_protocol_is_what_it_was() -> None:

@@ -20,7 +20,7 @@ from crammed.evaluation.scores.predictions import probabilities
 from crammed.evaluation.suite import median_seed
 from crammed.export.huggingface import export
 from crammed.files.writing import write_json
-from crammed.finetuned.folder import DESCRIPTION, read_description
+from crammed.finetuned.folder import DESCRIPTION, PAIR_LAYER, read_description
 from crammed.finetuned.keeping import keep
 from crammed.finetuned.output import print_rows, write_rows
 from crammed.finetuned.prediction import Predictor
@@ -221,6 +221,42 @@ def test_what_cannot_be_kept_is_refused_in_one_line(data: Path, encoders: dict[s
     with pytest.raises(InputError, match="holds no fine-tuned model: make one with"):
         Predictor.load(encoder)
     assert not list((data.parent / "kept").iterdir())
+
+
+@pytest.mark.parametrize("recipe", ["crammed", "bert-base"])
+def test_a_model_that_reads_two_texts_apart(
+    data: Path, encoders: dict[str, Path], recipe: str
+) -> None:
+    from transformers import AutoModel
+
+    (data.parent / "protocol.yaml").write_text(PROTOCOL.replace("}", ", pairs: apart}"))
+    kept = data.parent / "kept"
+    done = keep(request(data, encoders[recipe], "regression"), kept, SILENT)
+    rows, predictor = validation(data, "regression"), Predictor.load(kept)
+    wanted = read_outputs(data.parent / "scores", "regression", "mine", done["seed"])["mine"]
+    np.testing.assert_allclose(predictor.outputs(rows), wanted, atol=1e-5)
+    answers = [answer for _, answer in predictor.predict(data / "validation.jsonl")]
+    assert crammed.load(kept, "cpu").predict(rows.texts) == answers
+    encoder = AutoModel.from_pretrained(kept)
+    assert json.loads((kept / "config.json").read_text())["architectures"] == [
+        type(encoder).__name__
+    ]
+    card = (kept / "README.md").read_text("utf-8")
+    assert "pipeline_tag" not in card
+    assert "It reads two texts apart" in card
+    layer = kept / PAIR_LAYER
+    for damage in (layer.read_bytes()[:-9], b"", None):
+        layer.unlink()
+        if damage is not None:
+            layer.write_bytes(damage)
+        with pytest.raises(
+            InputError, match=r"pairs\.safetensors is missing or damaged: fine-tune"
+        ):
+            Predictor.load(kept)
+        layer.touch()
+    single = keep(request(data, encoders[recipe], into=None), data.parent / "single", SILENT)
+    assert not (data.parent / "single" / PAIR_LAYER).exists()
+    assert single["protocol"]["pairs"] == "apart"
 
 
 def test_a_folder_of_a_stranger(data: Path, encoders: dict[str, Path]) -> None:

@@ -54,6 +54,11 @@ class Protocol(Section):
             raise ValueError("a probe has nothing random: set seeds to 1")
         return self
 
+    @property
+    def apart(self) -> bool:
+        """Whether each of two texts is a sequence of its own."""
+        return self.pairs == "apart" or self.probe is not None
+
     def at_width(self, width: int | None) -> Protocol:
         """The protocol for a model of this width; None if the width is unknown."""
         narrower = max(1.0, (self.lr_width or 0) / width) if width is not None else 1.0

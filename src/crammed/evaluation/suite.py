@@ -211,8 +211,7 @@ class SuiteEvaluator:
     def _prepare(self, suite: Suite, name: str, data: TaskData, scratch: Path) -> _PreparedTask:
         """Tokenize all splits of a task, and list its jobs."""
         task = suite.tasks[name]
-        protocol = self.protocol
-        apart = task.has_pairs and (protocol.probe is not None or protocol.pairs == "apart")
+        apart = self.protocol.apart and task.has_pairs
         writer = SplitWriter(self.backbone, task, self.max_length, scratch, apart)
         train = writer.write(task.train, data.train)
         scored = {score: writer.write(score, rows) for score, rows in data.scored.items()}

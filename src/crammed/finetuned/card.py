@@ -13,13 +13,18 @@ from crammed.tasks.task import Task
 _PIPELINES = {"tokens": "token-classification", "choice": "multiple-choice"}
 
 
+_APART = (
+    "It reads two texts apart and compares them, for which `transformers` has no class: that loads "
+    "the encoder alone. Predict by this command."
+)
+
+
 def describe(description: Description, judged: Judged) -> str:
     """The whole page, as Markdown."""
     task = description.task
     lines = [
         "---",
-        "library_name: transformers",
-        f"pipeline_tag: {_PIPELINES.get(task.kind, 'text-classification')}",
+        *([] if description.apart else _of_transformers(task)),
         "tags: [crammed]",
         "---",
         "",
@@ -30,6 +35,7 @@ def describe(description: Description, judged: Judged) -> str:
         "",
         f"The weights are those of seed {description.seed + 1}, whose score is the median. Inputs "
         f"are truncated at {description.max_length} tokens.{_folds(task)}",
+        *([_APART] if description.apart else []),
         "",
         "```sh",
         "crammed predict path/to/this/folder --data rows.csv",
@@ -49,6 +55,11 @@ def describe(description: Description, judged: Judged) -> str:
             for text, label, guess, share in mistakes
         ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _of_transformers(task: Task) -> list[str]:
+    kind = _PIPELINES.get(task.kind, "text-classification")
+    return ["library_name: transformers", f"pipeline_tag: {kind}"]
 
 
 def _folds(task: Task) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import ValidationError
 from safetensors.torch import load_file
+from torch import Tensor
 
 from crammed.config import PositiveInt, Section
+from crammed.config.base import Later
 from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface import WRAPPED
 from crammed.evaluation.backbones.huggingface_files import is_weights, model_files
@@ -20,6 +22,8 @@ from crammed.tasks.rows import TaskData
 from crammed.tasks.task import Labels, Task
 
 DESCRIPTION, WEIGHTS = "task.json", "model.safetensors"
+PAIR_LAYER = "pairs.safetensors"
+"""Of a model that reads two texts apart, the layer that compares them; `WEIGHTS` is its encoder."""
 _PROBLEMS = {
     "classification": "single_label_classification",
     "multi-label": "multi_label_classification",
@@ -36,6 +40,7 @@ class Description(Section):
         labels: names of the classes in the order of their numbers; for kind choice, of the answers.
         max_length: tokens at which sequences are truncated.
         majority: for kind tokens, the class predicted for truncated words.
+        apart: whether each of two texts is read by itself.
         encoder: name of the encoder that was fine-tuned.
         seed: which of the seeds, from 0, has the median score.
         scores: the scores of its task, as `crammed evaluate` has them.
@@ -45,6 +50,7 @@ class Description(Section):
     labels: Labels = ()
     max_length: PositiveInt
     majority: int = 0
+    apart: Annotated[bool, Later()] = False
     encoder: str
     seed: int
     scores: dict[str, Any]
@@ -74,7 +80,7 @@ def read_description(folder: Path) -> Description:
 
 
 def write_model(folder: Path, source: Path, weights: Path, description: Description) -> None:
-    """Write a classifier: the files of its encoder in `source`, with other weights and labels.
+    """Write a model: the files of its encoder in `source`, with other weights and labels.
 
     config.json still names the class of the encoder.
 
@@ -84,8 +90,11 @@ def write_model(folder: Path, source: Path, weights: Path, description: Descript
     for file in model_files(source):
         if not is_weights(file):
             shutil.copyfile(file, folder / file.name)
-    kept = {name.removeprefix(f"{WRAPPED}."): each for name, each in load_file(weights).items()}
-    save_weights(folder / WEIGHTS, kept, format="pt")
+    trained, before = load_file(weights), f"{WRAPPED}."
+    if description.apart:
+        save_weights(folder / PAIR_LAYER, _beginning(trained, "linear."), format="pt")
+        before = f"mean.encoder.{before}"
+    save_weights(folder / WEIGHTS, _beginning(trained, before), format="pt")
     write_json(folder / DESCRIPTION, description.model_dump(mode="json"))
     names = description.labels if description.outputs > 1 else (description.task.name,)
     config = {
@@ -96,6 +105,11 @@ def write_model(folder: Path, source: Path, weights: Path, description: Descript
     }
     config.pop("num_labels", None)
     write_json(folder / "config.json", config)
+
+
+def _beginning(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The weights whose names begin with a prefix, by the rest of their names."""
+    return {n.removeprefix(prefix): each for n, each in weights.items() if n.startswith(prefix)}
 
 
 def labels_of(task: Task, data: TaskData) -> tuple[str, ...]:

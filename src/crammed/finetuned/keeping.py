@@ -57,11 +57,6 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
     if protocol.probe is not None:
         raise InputError("a probe trains no model to keep: name another --protocol")
     suite, task = _task_of(request)
-    if protocol.pairs == "apart" and task.has_pairs:
-        raise InputError(
-            f"task {task.name}: no class of transformers reads two texts apart: name a --protocol "
-            "with pairs: joint"
-        )
     model = _exported(request.model)
     data = None if request.data == "hub" else Path(request.data)
     with scratch_folder() as scratch:
@@ -76,7 +71,8 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
         )
         result = evaluate(asked, progress)
         read = read_task(task, data, suite, test=False)
-        described = _description(request.model, task, read, result)
+        apart = protocol.apart and task.has_pairs
+        described = _description(request.model, task, read, result, apart=apart)
         source = find(model)[1]
         with new_folder(out) as folder:
             write_model(folder, source, weights, described)
@@ -107,7 +103,9 @@ def _exported(model: str) -> str:
     return str(exported_model(Path(model)))
 
 
-def _description(model: str, task: Task, data: TaskData, result: dict[str, Any]) -> Description:
+def _description(
+    model: str, task: Task, data: TaskData, result: dict[str, Any], *, apart: bool
+) -> Description:
     labels = data.train.labels[data.train.labels >= 0].astype(np.int64)
     (scores,) = (each["tasks"] for each in result["suites"].values())
     return Description(
@@ -115,6 +113,7 @@ def _description(model: str, task: Task, data: TaskData, result: dict[str, Any])
         labels=labels_of(task, data),
         max_length=result["max_length"],
         majority=int(np.bincount(labels).argmax()) if task.kind == "tokens" else 0,
+        apart=apart,
         encoder=Path(model).resolve().name if has_trained_model(Path(model)) else result["model"],
         seed=result["seed"],
         scores={name: scores[name] for name in task.numbers if name in scores},

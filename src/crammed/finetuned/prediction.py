@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import nn
 
 from crammed.config import ComputeConfig
@@ -16,9 +18,11 @@ from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone, inner
 from crammed.evaluation.finetuning.batches import EncodedSplit, of_words
 from crammed.evaluation.finetuning.engine import Numerics, predict
+from crammed.evaluation.finetuning.task import sequences_of
+from crammed.evaluation.finetuning.vectors import PairClassifier
 from crammed.evaluation.scores.predictions import Outputs, probabilities
 from crammed.extras import import_extra
-from crammed.finetuned.folder import DESCRIPTION, Description, read_description
+from crammed.finetuned.folder import DESCRIPTION, PAIR_LAYER, Description, read_description
 from crammed.formats.records import Record
 from crammed.machine.device import choose_device
 from crammed.quantity import counted
@@ -62,8 +66,13 @@ class Predictor:
         numerics = Numerics.on(choose_device(compute or ComputeConfig()))
         name = folder.resolve().name
         backbone = HuggingFaceBackbone(name, folder, trust_remote_code=trust_remote_code)
-        model = backbone.finetuned(every_token=description.task.kind == "tokens")
-        given = inner(model).config.num_labels
+        model: nn.Module
+        if description.apart:
+            model = _pair_classifier(folder, backbone)
+            given = model.linear.out_features
+        else:
+            model = backbone.finetuned(every_token=description.task.kind == "tokens")
+            given = inner(model).config.num_labels
         if given != description.outputs:
             raise InputError(
                 f"{folder / DESCRIPTION} names {counted(description.outputs, 'label')}, but its "
@@ -73,8 +82,10 @@ class Predictor:
 
     @property
     def class_name(self) -> str:
-        """Name of the class of transformers that holds the model."""
-        return type(inner(self.model)).__name__
+        """Name of the class of transformers that holds the model, or its encoder."""
+        model = self.model
+        held = model.mean.encoder if isinstance(model, PairClassifier) else model
+        return type(inner(held)).__name__
 
     @property
     def longest(self) -> int:
@@ -88,12 +99,13 @@ class Predictor:
             InputError: they are not finite: the weights are damaged.
         """
         words = self.description.task.kind == "tokens"
-        tokens = self.backbone.tokenize(rows.texts, self.longest, words=words)
+        texts, sequences = sequences_of(rows, apart=self.description.apart)
+        tokens = self.backbone.tokenize(texts, self.longest, words=words)
         self.cut += tokens.cut
         counts = np.array([len(texts) for texts in rows.texts], np.int64) if words else None
         labels = np.zeros(len(rows) if counts is None else int(counts.sum()), np.float32)
         device = self.numerics.device
-        encoded = EncodedSplit(tokens, labels, rows.choices, self.backbone.pad, device, counts)
+        encoded = EncodedSplit(tokens, labels, sequences, self.backbone.pad, device, counts)
         outputs = predict(self.model, encoded, self.numerics)
         if not np.isfinite(outputs).all():
             raise InputError(f"{self.backbone.name} computes no finite numbers: fine-tune again")
@@ -143,3 +155,20 @@ class Predictor:
                 else:
                     best = labels[int(shares.argmax())]
                     yield {"predicted": best, "probability": named[best], "probabilities": named}
+
+
+def _pair_classifier(folder: Path, backbone: HuggingFaceBackbone) -> PairClassifier:
+    """A classifier of two texts that are read apart, in evaluation mode.
+
+    Raises:
+        InputError: its layer is missing or damaged.
+    """
+    file = folder / PAIR_LAYER
+    try:
+        layer = load_file(file)
+        outputs, inputs = layer["weight"].shape
+        model = PairClassifier(backbone.encoder(), inputs // 4, outputs, 0.0, 0)
+        model.linear.load_state_dict(layer)
+    except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
+        raise InputError(f"{file} is missing or damaged: fine-tune again") from error
+    return model.eval()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.tokens import Tokenized
 from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
-from crammed.tasks.rows import Rows
+from crammed.tasks.rows import Rows, Texts
 from crammed.tasks.task import Task, TaskKind
 
 
@@ -113,12 +113,17 @@ class SplitWriter:
 
     def write(self, split: str, rows: Rows) -> TokenizedSplit:
         words = self.task.kind == "tokens"
-        texts, sequences = rows.texts, rows.choices
-        if self.apart:
-            texts, sequences = [(text,) for each in texts for text in each], len(texts[0])
+        texts, sequences = sequences_of(rows, apart=self.apart)
         tokens = self.backbone.tokenize(texts, self.max_length, words=words)
         counts = np.array([len(texts) for texts in rows.texts], np.int64) if words else None
         written = TokenizedSplit(self.scratch / f"{next(self._numbers)}.npz", sequences)
         written.write(tokens, rows.labels, counts)
         self.cut[split] = tokens.cut
         return written
+
+
+def sequences_of(rows: Rows, *, apart: bool) -> tuple[Sequence[Texts], int]:
+    """The texts of each sequence, and how many sequences a row has."""
+    if not apart:
+        return rows.texts, rows.choices
+    return [(text,) for pair in rows.texts for text in pair], 2
