@@ -16,7 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
 from tokenizers import Tokenizer
 
 from crammed.config import ComputeConfig, DataConfig, TokenizerConfig
@@ -153,8 +152,12 @@ class _SelectedShards(Sequence[_SelectedShard]):
         return len(self.text.shards)
 
     def __getitem__(self, number: int) -> _SelectedShard:  # type: ignore[override]
-        shard, chosen = self.text.shards[number], self.selection.shards[number]
-        return _SelectedShard(shard, chosen, self.made / f"{number:05d}")
+        shard, chosen = self.text.shards[number], self.selection.of_shard(number)
+        return _SelectedShard(shard, chosen, self.out(number))
+
+    def out(self, number: int) -> Path:
+        """The path of the files made from a shard."""
+        return self.made / f"{number:05d}"
 
 
 @dataclass(frozen=True)
@@ -218,8 +221,7 @@ class _Preparation:
             else:
                 write_heldout_runs(runs, text.shards, selection, self.engine)
             before = self._select(shards, chunked, runs)
-            outs = [each.out for each in shards]
-            selection = without_copies(selection, text.shards, outs, runs, self.engine)
+            selection = without_copies(selection, text.shards, shards.out, runs, self.engine)
             shards = _SelectedShards(text, selection, made)
             pairs = zip(shards, before, strict=True)
             characters = [characters_left(s.out, s.selection, n) for s, n in pairs]
@@ -240,8 +242,7 @@ class _Preparation:
         self._store_orders(corpus, tokenizer, statistics)
         results = StageResults(text, mixed, tokenizer, packed, statistics, left_out, self.given)
         if self.data.clean.exact:
-            in_rows = np.concatenate([each.repeats > 0 for each in mixed.selection.shards])
-            listing = write_listing(made, text.blocks)
+            listing, in_rows = write_listing(made, text.blocks), mixed.selection.repeats > 0
             write_known(corpus, marked_digests(self.engine, listing, in_rows, made))
         write_manifest(corpus, self.data, self.tokenizer_config, results)
         sync_all(corpus.iterdir())
@@ -351,7 +352,7 @@ class _Preparation:
     def _pack(
         self,
         corpus: Path,
-        shards: Sequence[_SelectedShard],
+        shards: _SelectedShards,
         chunked: bool,
         characters: Sequence[int],
         repeated: bool,
@@ -383,11 +384,11 @@ class _Preparation:
         statistics: Statistics | None = None
         results = self._on_all("tokenizing", pack_shards, jobs, sizes)
         for numbers, result in zip(groups, results, strict=True):
-            own = statistics_of(shards[numbers[0]].out, result)
+            own = statistics_of(shards.out(numbers[0]), result)
             statistics = own if statistics is None else Statistics.merge((statistics, own))
             packed.append(replace(result, statistics={}))
         assert statistics is not None
-        outs = (shards[numbers[0]].out for numbers in groups)
+        outs = (shards.out(numbers[0]) for numbers in groups)
         size = len(statistics.token_counts)
         return packed, pack_tails(corpus, outs, packed, self.data.row_length, size), statistics
 

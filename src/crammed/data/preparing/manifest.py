@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -262,7 +263,10 @@ def _files(corpus: Path, packed: Sequence[Packed]) -> dict[str, dict[str, Any]]:
     """Size and hash of every file; workers have already hashed the rows that they wrote."""
     hashes = {f"rows-{number:05d}.bin": each.sha256 for number, each in enumerate(packed)}
     return {
-        file.name: {"bytes": file.stat().st_size, "sha256": hashes.get(file.name) or sha256(file)}
-        for file in sorted(corpus.iterdir())
-        if file.name != "manifest.json"
+        name: {
+            "bytes": os.path.getsize(corpus / name),
+            "sha256": hashes.get(name) or sha256(corpus / name),
+        }
+        for name in sorted(os.listdir(corpus))
+        if name != "manifest.json"
     }

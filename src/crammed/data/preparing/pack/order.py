@@ -79,7 +79,7 @@ Scores = dict[Ordering, NDArray[np.int32]]
 """The score of each row, [R], by name of the order."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ScoreJob:
     """A file of rows to score.
 
@@ -129,25 +129,27 @@ def store(
         return
     files = sorted(folder.glob("rows-*.bin"), key=lambda file: rows_file_number(file.name))
     values = {name: token_values(name, tokenizer, counts) for name in names}
-    scores = list(score([ScoreJob(file, row_length, values) for file in files]))
+    scores = {name: bytearray() for name in names}  # not an array for each file, of which
+    for each in score([ScoreJob(file, row_length, values) for file in files]):  # many are small
+        for name in names:
+            scores[name] += each[name].data
     for name in names:
-        places = permutation([each[name] for each in scores], name)
+        places = permutation(np.frombuffer(scores[name], np.int32), name)
         write_array(folder / f"order-{name}.bin", places)
 
 
-def permutation(scores: Sequence[NDArray[np.int32]], name: Ordering) -> Tokens:
+def permutation(scores: NDArray[np.int32], name: Ordering) -> Tokens:
     """The row at each place, [R]: lowest score first, ties in random order.
 
-    The order of ties depends on `name` and the number of rows, but not on how the scores are
-    divided into arrays. Takes 20 bytes of memory for each row, besides the scores.
+    The order of ties depends on `name` and the number of rows. Takes 20 bytes of memory for each
+    row, besides the scores.
     """
-    together = np.concatenate(scores)
-    shuffled = np.arange(len(together), dtype=order_dtype(len(together)))
+    shuffled = np.arange(len(scores), dtype=order_dtype(len(scores)))
     np.random.Generator(np.random.PCG64(key(0, f"order-{name}"))).shuffle(shuffled)
     # One integer holds the score and the place in the shuffled order, so that sorting needs
     # neither a stable algorithm nor an array of indices.
-    place_bits = len(together).bit_length()
-    ranked = np.subtract(together[shuffled], together.min(), dtype=np.int64).view(np.uint64)
+    place_bits = len(scores).bit_length()
+    ranked = np.subtract(scores[shuffled], scores.min(), dtype=np.int64).view(np.uint64)
     ranked <<= np.uint64(place_bits)
     ranked |= np.arange(len(ranked), dtype=shuffled.dtype)
     ranked.sort()

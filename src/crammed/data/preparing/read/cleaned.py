@@ -54,9 +54,10 @@ class ReadBlocks:
         """Add what a job has read."""
         for number, block in reading.blocks.items():
             last = self.cleaned[next(reversed(self.cleaned))] if self.cleaned else block
-            if block.dropped == last.dropped:  # as often; one object then serves both
-                block = replace(block, dropped=last.dropped)
-            self.cleaned[number] = block
+            # Equal counts are kept once, and the origin has served its purpose.
+            dropped = last.dropped if block.dropped == last.dropped else block.dropped
+            changed = last.changed if block.changed == last.changed else block.changed
+            self.cleaned[number] = replace(block, dropped=dropped, changed=changed, origin="")
         self.skipped += reading.skipped
         self.ignored.update(reading.ignored)
         for lost in reading.lost:

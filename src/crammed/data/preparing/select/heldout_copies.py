@@ -7,7 +7,7 @@ together have revealed what many documents share.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,8 +37,11 @@ def write_heldout_runs(
     file: Path, shards: Sequence[Shard], selection: Selection, engine: Engine
 ) -> None:
     """Write the table of the held-out documents' runs, 16 bytes for each word."""
-    pairs = zip(shards, selection.shards, strict=True)
-    jobs = ((shard.slices, chosen) for shard, chosen in pairs if chosen.heldout.any())
+    jobs = (
+        (shard.slices, chosen)
+        for number, shard in enumerate(shards)
+        if (chosen := selection.of_shard(number)).heldout.any()
+    )
     write_table(file, engine.map(_runs, jobs))
 
 
@@ -74,41 +77,44 @@ def _copies(job: _CopiesJob) -> tuple[NDArray[np.int64], NDArray[np.int64], list
 
 
 def without_copies(
-    selection: Selection, shards: Sequence[Shard], outs: Sequence[Path], runs: Path, engine: Engine
+    selection: Selection,
+    shards: Sequence[Shard],
+    out: Callable[[int], Path],
+    runs: Path,
+    engine: Engine,
 ) -> Selection:
     """The selection without the documents that repeat held-out text.
 
     Args:
-        outs: path of each shard's files from the stage ``select`` on.
+        out: path of a shard's files from the stage ``select`` on, by its number.
         runs: the file that `write_heldout_runs` wrote.
     """
     many = MOST_DOCUMENTS + 1
     count = np.load(runs, mmap_mode="r").shape[1]
     spread = np.zeros(count, np.uint8)  # in how many documents each run is, or `many`
-    for out in outs:
-        numbers, in_documents = read_spread(out)
+    for number in range(len(shards)):
+        numbers, in_documents = read_spread(out(number))
         spread[numbers] = np.minimum(spread[numbers] + np.minimum(in_documents, many), many)
     frequent = runs.with_name("frequent-runs.npy")
     save_array(frequent, np.flatnonzero(spread == many))
     jobs = (
-        _CopiesJob(shard.slices, out, chosen, runs, frequent)
-        for shard, out, chosen in zip(shards, outs, selection.shards, strict=True)
+        _CopiesJob(shard.slices, out(number), selection.of_shard(number), runs, frequent)
+        for number, shard in enumerate(shards)
     )
-    left, samples, dropped, characters, packed = [], list[Sample](), 0, 0, 0
-    found = engine.map(_copies, jobs)
-    for shard, chosen, (numbers, sizes, texts) in zip(shards, selection.shards, found, strict=True):
-        repeats = chosen.repeats.copy()
-        repeats[numbers] = 0
-        left.append(replace(chosen, repeats=repeats))
+    repeats = selection.repeats.copy()
+    samples, dropped, characters, packed = list[Sample](), 0, 0, 0
+    for place, (numbers, sizes, texts) in enumerate(engine.map(_copies, jobs)):
+        own = repeats[slice(*selection.range_of(place))]
+        packed += int((sizes * own[numbers]).sum())
+        own[numbers] = 0
         dropped += len(numbers)
         characters += int(sizes.sum())
-        packed += int((sizes * chosen.repeats[numbers]).sum())
-        samples += [sample(STEP, shard.source.name, text) for text in texts]
+        samples += [sample(STEP, shards[place].source.name, text) for text in texts]
     kept = selection.documents - dropped
     step = {"step": STEP, "kept": kept, "dropped": dropped, "characters": characters}
     return replace(
         selection,
-        shards=left,
+        repeats=repeats,
         documents=kept,
         characters=selection.characters - characters,
         packed_characters=selection.packed_characters - packed,

@@ -64,12 +64,10 @@ def mix_sources(
         sizes[shard.source.name] += own
     weights = mixed_weights(sources, sizes, mix)
     jobs = [WeightJob(shard.slices, weights[shard.source.name]) for shard in text.shards]
-    chosen = [
-        replace(each, repeats=np.where(each.repeats > 0, packed, 0).astype(np.uint16))
-        for each, packed in zip(selection.shards, weighted(engine, jobs), strict=True)
-    ]
+    packed = np.concatenate(list(weighted(engine, jobs)))
+    repeats = np.where(selection.repeats > 0, packed, 0).astype(np.uint16)
     words = tuple(_description(sources, sizes, weights, mix.most_readings))
-    return Mixed(replace(selection, shards=chosen), weights, words)
+    return Mixed(replace(selection, repeats=repeats), weights, words)
 
 
 def mixed_weights(

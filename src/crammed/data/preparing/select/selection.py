@@ -5,10 +5,10 @@ The driver holds 8 bytes for each document here; jobs on blocks do what takes mo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,23 +52,27 @@ WEIGHT_STEP = "weight below 1"
 """Name of the step that leaves documents out since their source has such a weight."""
 _AT_ONCE = 1_000_000
 
-Item = TypeVar("Item")
-
 Mask = NDArray[np.bool_]
 Splits = dict[int, Split]
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What happens to the documents of every shard, and what each step dropped.
+    """What happens to all documents, and what each step dropped.
 
     Attributes:
+        repeats, heldout, cuts, splits: as of `ShardSelection`, of the documents of all shards.
+        ends: number of the first document after each shard.
         steps: documents kept and dropped by each step, for the manifest.
         documents, characters: totals of all documents that are kept, held out or not.
         packed_characters: total of those to train on, each counted as often as it is packed.
     """
 
-    shards: list[ShardSelection]
+    repeats: NDArray[np.uint16]
+    heldout: Mask
+    cuts: Cuts
+    splits: Splits
+    ends: NDArray[np.int64]
     steps: list[dict[str, Any]]
     samples: list[Sample]
     heldout_documents: int
@@ -76,6 +80,20 @@ class Selection:
     documents: int
     characters: int
     packed_characters: int
+
+    def range_of(self, shard: int) -> tuple[int, int]:
+        """Number of the first document of a shard, and of the first one after it."""
+        return int(self.ends[shard - 1]) if shard else 0, int(self.ends[shard])
+
+    def of_shard(self, shard: int) -> ShardSelection:
+        """The part for a shard, with its documents numbered from 0."""
+        start, end = self.range_of(shard)
+        return ShardSelection(
+            repeats=self.repeats[start:end],
+            heldout=self.heldout[start:end],
+            cuts=self.cuts.between(start, end),
+            splits={n - start: split for n, split in self.splits.items() if start <= n < end},
+        )
 
     @property
     def heldout_share(self) -> float:
@@ -85,7 +103,7 @@ class Selection:
     def describe_heldout(self) -> str:
         """Text such as ``12 documents, 31 k characters (1.3 % of the text)``."""
         what = counted(self.heldout_documents, "document")
-        if any(shard.splits for shard in self.shards):
+        if self.splits:
             what = "the end of a document, since each is too large to be held out whole"
         size = f"{quantity(self.heldout_characters)} characters"
         return f"{what}, {size} ({100 * self.heldout_share:.1f} % of the text)"
@@ -130,7 +148,11 @@ def select_documents(
     if not splits:
         repeats[heldout] = 0
     return Selection(
-        shards=list(every.by_shard(repeats, heldout, splits)),
+        repeats=repeats,
+        heldout=heldout,
+        cuts=every.cuts,
+        splits=splits,
+        ends=every.ends,
         steps=every.steps,
         samples=every.samples,
         heldout_documents=documents_held,
@@ -224,6 +246,7 @@ class _Documents:
     Attributes:
         characters: [n] characters of each document.
         kept: [n] false once a step has dropped the document.
+        ends: number of the first document after each shard.
         cuts: what to cut out of documents.
     """
 
@@ -232,7 +255,7 @@ class _Documents:
         self._shards = text.shards
         self._sources = text.sources
         self._engine = engine
-        self._ends = np.cumsum([shard.documents for shard in text.shards])
+        self.ends = np.cumsum([shard.documents for shard in text.shards], dtype=np.int64)
         self.characters = np.empty(text.documents, np.int32)
         for block in text.blocks:
             own = slice(block.first, block.first + block.documents)
@@ -266,7 +289,7 @@ class _Documents:
     def _sample(self, step: str, marked: Mask) -> None:
         """Keep some of the marked documents of each shard, until there are enough of the step."""
         taken = 0
-        for shard, end in zip(self._shards, self._ends, strict=True):
+        for shard, end in zip(self._shards, self.ends, strict=True):
             own = np.flatnonzero(marked[end - shard.documents : end])[:SAMPLES_OF_A_SHARD]
             texts = documents(shard.slices, own.tolist())
             self.samples += [sample(step, shard.source.name, text) for text in texts]
@@ -328,7 +351,7 @@ class _Documents:
         """Where to split documents that hold this text; drops those with too little before it."""
         splits: Splits = {}
         dropped = characters = 0
-        for shard, end in zip(self._shards, self._ends.tolist(), strict=True):
+        for shard, end in zip(self._shards, self.ends.tolist(), strict=True):
             for number, text in enumerate(documents(shard.slices), end - shard.documents):
                 begin = without_spans(text, self.cuts.get(number)).rfind(heldout)
                 if begin > SEAM and self.kept[number]:
@@ -342,9 +365,9 @@ class _Documents:
         return splits
 
     def _text(self, number: int) -> str:
-        place = int(np.searchsorted(self._ends, number, side="right"))
+        place = int(np.searchsorted(self.ends, number, side="right"))
         shard = self._shards[place]
-        begin = int(self._ends[place]) - shard.documents
+        begin = int(self.ends[place]) - shard.documents
         return documents(shard.slices, [number - begin])[0]
 
     def _record(self, step: str, dropped: int, characters: int, **more: int) -> None:
@@ -356,22 +379,3 @@ class _Documents:
         """[n] how often each document is packed, given the weight of its source."""
         jobs = [WeightJob(shard.slices, shard.source.weight) for shard in self._shards]
         return np.concatenate(list(weighted(self._engine, jobs)))
-
-    def by_shard(
-        self, repeats: NDArray[np.uint16], heldout: Mask, splits: Splits
-    ) -> Iterator[ShardSelection]:
-        """The selection split into shards, each with its documents numbered from 0."""
-        for shard, end in zip(self._shards, self._ends.tolist(), strict=True):
-            start = end - shard.documents
-            yield ShardSelection(
-                repeats=repeats[start:end],
-                heldout=heldout[start:end],
-                cuts=self.cuts.between(start, end),
-                splits=_between(splits, start, end),
-            )
-
-
-def _between(by_number: Mapping[int, Item], start: int, end: int) -> dict[int, Item]:
-    """The entries of documents start to end - 1, numbered from 0."""
-    own = (n for n in range(start, end) if n in by_number) if by_number else ()
-    return {n - start: by_number[n] for n in own}
