@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import fsspec
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from crammed.data.corpus import Corpus
 from crammed.data.elsewhere import receive, send
 from crammed.errors import InputError
+from crammed.formats.remote import Remote
 from crammed.terminal.progress import SILENT
 from support.command import crammed
 from support.corpora import numbered_files, write_corpus
@@ -75,6 +77,13 @@ def test_what_is_there_is_neither_replaced_nor_believed(
     with pytest.raises(InputError, match="damaged"):
         send(corpus, "memory://corpora/damaged", SILENT)
     assert not system.exists("/corpora/damaged")
+
+
+def test_no_bucket_is_made(tmp_path: Path) -> None:
+    copied: list[str] = []
+    system = SimpleNamespace(put_file=lambda _, there: copied.append(there))  # without makedirs
+    Remote("s3://bucket/mine", system, "bucket/mine").put(tmp_path / "x", "rows")
+    assert copied == ["bucket/mine/rows"]
 
 
 def test_the_command(tmp_path: Path, corpus: Corpus) -> None:

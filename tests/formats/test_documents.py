@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import threading
 import tracemalloc
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from crammed.errors import InputError
 from crammed.formats import lines
 from crammed.formats.documents import READERS, ReadOptions, format_of
 from crammed.formats.lines import File
@@ -362,3 +364,30 @@ def test_binary_and_other_encodings(tmp_path: Path) -> None:
     latin = tmp_path / "c.jsonl.gz"
     latin.write_bytes(gzip.compress(b'{"text": "good"}\n{"text": "sch\xf6n"}\n'))
     assert "c.jsonl.gz, line 2: not UTF-8 text" in refusal(latin)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".jsonl"])
+def test_a_field_of_what_is_null_is_null(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"a{suffix}"
+    rows = [{"meta": {"text": "first"}}, {"meta": {"text": None}}, {"meta": None}]
+    _write_rows(file, pa.Table.from_pylist(rows))
+    found = READERS[suffix](File(file, file.name), ReadOptions(text_field="meta.text"))
+    assert list(found) == ["first", "", ""]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_two_columns_of_one_name_are_refused(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"a{suffix}"
+    _write_rows(file, pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]))
+    with pytest.raises(InputError, match=r"^a\.\w+: 2 columns are named 'text'; rename or remove"):
+        list(READERS[suffix](File(file, file.name), ReadOptions()))
+
+
+def _write_rows(file: Path, table: pa.Table) -> None:
+    if file.suffix == ".parquet":
+        pq.write_table(table, file)
+    elif file.suffix == ".arrow":
+        with pa.ipc.new_stream(str(file), table.schema) as writer:
+            writer.write_table(table)
+    else:
+        file.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))

@@ -127,5 +127,5 @@ def test_names_and_values_that_are_none(tmp_path: Path, suffix: str) -> None:
             with pa.ipc.new_stream(str(file), each.schema) as writer:
                 writer.write_table(each)
         file.write_bytes(file.read_bytes().replace(old, new))
-        with pytest.raises(InputError, match=r"a\.\w+ cannot be read to its end"):
+        with pytest.raises(InputError, match=r"a\.\w+.* cannot be read to its end"):
             list(READERS[suffix](File(file, file.name), ReadOptions(where={"n": ("1",)})))

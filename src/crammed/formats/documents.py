@@ -44,7 +44,6 @@ from crammed.formats.records import (
     json_records,
     look_up,
     parquet_columns,
-    parquet_records,
     without_surrogates,
 )
 from crammed.formats.restructured import text_of_restructured
@@ -353,7 +352,7 @@ def read_block(
 ) -> Iterator[str]:
     """The documents of a block from `cut_into_blocks`, or of row groups."""
     if isinstance(block, RowGroups):
-        records = row_group_records(file, block, options.fields, faults)
+        records = row_group_records(file, options.fields, faults, block)
         return texts_of(records, options, faults, parquet_columns(file))
     numbered = lines_of(io.BytesIO(block.data), file, block.first_line)
     if format == ".txt":
@@ -374,7 +373,7 @@ READERS: dict[str, DocumentReader] = {
     ".csv": _of_records(lambda file, how, faults: csv_records(file, faults, how.text_field)),
     ".tsv": _of_records(lambda file, how, faults: tabbed_records(file, faults, how.text_field)),
     ".parquet": _of_records(
-        lambda file, how, _: parquet_records(file, how.fields), parquet_columns
+        lambda file, how, faults: row_group_records(file, how.fields, faults), parquet_columns
     ),
     ".arrow": _of_records(lambda file, how, _: arrow_records(file, how.fields), arrow_columns),
     ".zip": partial(_read_members, ".zip"),

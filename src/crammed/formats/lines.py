@@ -44,7 +44,8 @@ class Faults:
     """What to do about damaged records: stop at the first, or leave them out and count them.
 
     Attributes:
-        records: records left out. What follows damage that nothing can be read after counts as one.
+        records: records left out. What follows damage that nothing can be read after counts as one,
+            unless the file says how many there are.
         first: what is wrong with the first of them.
         ignored: number of files of unknown formats in archives, by suffix.
     """
@@ -54,11 +55,11 @@ class Faults:
     first: str = ""
     ignored: Counter[str] = field(default_factory=Counter)
 
-    def found(self, error: InputError) -> None:
-        """Count a damaged record, or raise the error."""
+    def found(self, error: InputError, records: int = 1) -> None:
+        """Count damaged records, or raise the error."""
         if not self.skip:
             raise error
-        self.records += 1
+        self.records += records
         self.first = self.first or str(error)
 
     def add(self, others: Faults) -> None:

@@ -7,6 +7,7 @@ and the line or row.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -131,6 +132,7 @@ def arrow_records(file: File, fields: Sequence[str] | None = None) -> Records:
         if fields is not None:
             roots = {field if field in names else field.partition(".")[0] for field in fields}
             names = [name for name in names if name in roots]
+        _no_name_twice(file, names)
         slices = (
             batch.slice(at, BATCH).select(names)
             for batch in batches
@@ -171,16 +173,32 @@ def _open_arrow(file: File) -> Iterator[tuple[list[str], Iterable[Any]]]:
 
 
 def row_records(file: File, batches: Iterable[Any], before: int = 0) -> Records:
-    """Rows of record batches, of which the first has this many rows of the file before it."""
+    """Rows of record batches, of which the first has this many rows of the file before it.
+
+    Raises:
+        InputError: two columns have the same name, or values are damaged.
+    """
     for batch in batches:
+        _no_name_twice(file, batch.schema.names)
         batch.validate(full=True)  # checks offsets and UTF-8, which damage may spoil
         for row, record in enumerate(batch.to_pylist(), before + 1):
             yield f"{file.shown}, row {row}", record
         before += batch.num_rows
 
 
+def _no_name_twice(file: File, columns: Iterable[str]) -> None:
+    """Raise an `InputError` if a record would hold only one of two columns."""
+    for name, count in Counter(columns).items():
+        if count > 1:
+            raise InputError(
+                f"{file.shown}: {count} columns are named {name!r}; rename or remove all but one"
+            )
+
+
 def look_up(record: Record, key: str) -> Any:
     """The value of a field; the dots of a key that is not itself a field lead to nested fields.
+
+    A field of what is null is null, too.
 
     Raises:
         KeyError: there is no such field.
@@ -189,6 +207,8 @@ def look_up(record: Record, key: str) -> Any:
         return record[key]
     outer, dot, inner = key.partition(".")
     nested = record.get(outer)
+    if dot and nested is None and outer in record:
+        return None
     if not dot or not isinstance(nested, Mapping):
         raise KeyError(key)
     return look_up(nested, inner)

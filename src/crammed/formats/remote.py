@@ -23,6 +23,8 @@ from crammed.files.hashes import json_hash
 from crammed.files.writing import read_json, write_json
 
 _WEB = ("http", "https")
+_IN_BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
+"""There, files need no folder, and making one would also make a bucket of a mistyped name."""
 _IDENTIFYING = (
     *("size", "etag", "mtime", "lastmodified", "last-modified", "last_modified", "created"),
     *("content-md5", "md5hash", "generation", "blob_id", "sha256"),
@@ -94,7 +96,8 @@ class Remote:
         except FileNotFoundError as error:
             raise InputError(f"no such data: {without_secrets(self.address)}") from error
         except Exception as error:
-            why = " ".join(str(error).split()) or type(error).__name__
+            silent = "no answer in time" if isinstance(error, TimeoutError) else ""
+            why = " ".join(str(error).split()) or silent or type(error).__name__
             why = why.replace(self.address, without_secrets(self.address))
             raise InputError(f"{without_secrets(self.address)} cannot be reached: {why}") from error
 
@@ -164,7 +167,8 @@ class Remote:
         if urlsplit(self.address).scheme in _WEB:
             raise InputError(f"{shown}: nothing can be written to addresses of the web")
         with self.faults():
-            self.system.makedirs(self.root, exist_ok=True)
+            if self.address.partition("://")[0].lower() not in _IN_BUCKETS:
+                self.system.makedirs(self.root, exist_ok=True)
             self.system.put_file(str(file), f"{self.root.rstrip('/')}/{name}")
 
     def download(self, file: RemoteFile, place: Path) -> int:

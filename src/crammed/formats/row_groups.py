@@ -1,4 +1,4 @@
-"""Cuts a Parquet file between its row groups into pieces that can be read side by side."""
+"""Reads a Parquet file by row groups, which can be read side by side."""
 
 from __future__ import annotations
 
@@ -66,21 +66,25 @@ def _pieces(metadata: Any, column: int, size: int) -> list[RowGroups]:
 
 
 def row_group_records(
-    file: File, groups: RowGroups, fields: Sequence[str], faults: Faults
+    file: File, fields: Sequence[str], faults: Faults, groups: RowGroups | None = None
 ) -> Records:
-    """Rows of these row groups; damage ends the row group that it is in, and counts as one record.
+    """Rows of these row groups, or of all; damage loses the rest of the row group that it is in.
 
     Args:
         fields: as for `parquet_records`.
     """
     with table_faults(file), pq.ParquetFile(file.path) as table:
+        groups = groups or RowGroups(0, table.num_row_groups, 0, 1.0)
         before = groups.rows_before
         for number in range(groups.start, groups.end):
+            rows, read = table.metadata.row_group(number).num_rows, 0
             place = File(file.path, f"{file.shown}, row group {number + 1}")
             try:
                 with table_faults(place):
                     batches = table.iter_batches(BATCH, [number], columns=list(fields))
-                    yield from row_records(file, batches, before)
+                    for record in row_records(file, batches, before):
+                        read += 1
+                        yield record
             except CutShort as error:
-                faults.found(error)
-            before += table.metadata.row_group(number).num_rows
+                faults.found(error, max(1, rows - read))
+            before += rows

@@ -129,6 +129,17 @@ def test_what_cannot_be_read_is_said_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+def test_a_server_that_does_not_answer(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = Remote.at(memory)
+
+    def silent(_: str) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(remote.system, "find", silent)
+    with pytest.raises(InputError, match=r"^memory://texts cannot be reached: no answer in time$"):
+        remote.files()
+
+
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(

@@ -259,6 +259,31 @@ def test_blocks_of_a_file_that_changed_are_not_used_when_it_is_as_before(
     assert not any("tailor" in text for some in texts_of(found) for text in some)
 
 
+class _Ended(BaseException):
+    """Ends the process, as far as a test can."""
+
+
+class _Ahead(ThisProcess):
+    """Hands out all jobs before the first is done, as to many workers; the last is never done."""
+
+    def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
+        given = list(jobs)
+        ends = isinstance(given[-1], BlockJob)
+        yield from super().map(function, given[:-1] if ends else given)
+        if ends:
+            raise _Ended
+
+
+def test_a_file_whose_last_piece_was_never_read_is_not_taken_for_read(tmp_path: Path) -> None:
+    file = write_jsonl(tmp_path / "a.jsonl", [*documents(300), "It ends with a sailor."])
+    read_source(file, tmp_path / "work")
+    file.write_bytes(file.read_bytes().replace(b"sailor", b"tailor"))
+    with pytest.raises(_Ended):
+        read_source(file, tmp_path / "work", _Ahead())
+    found = read_source(file, tmp_path / "work")
+    assert texts_of(found) == texts_of(read_source(file, tmp_path / "new"))
+
+
 @pytest.mark.parametrize("count", [40, 1_000])
 def test_a_file_that_was_only_touched_has_not_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int

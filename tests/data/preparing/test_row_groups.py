@@ -101,7 +101,12 @@ def test_no_block_of_a_huge_row_group_is_larger_than_others(tmp_path: Path) -> N
     assert max(sizes) < 2_500 + longest
 
 
-def test_only_a_damaged_row_group_is_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("large", [True, False])
+def test_only_a_damaged_row_group_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    if not large:
+        monkeypatch.setattr(shards, "SHARD_CHARACTERS", 10_000_000)
     file = _write(tmp_path / "a.parquet", [50] * 6)
     _damage(file, 2)
     what = r"^a\.parquet, row group 3 cannot be read to its end: [^\n]+$"
@@ -111,8 +116,23 @@ def test_only_a_damaged_row_group_is_left_out(tmp_path: Path) -> None:
         text = read_source(file, tmp_path / "work", unreadable="skip")
         assert [each for some in texts_of(text) for each in some] == TEXTS[:100] + TEXTS[150:]
         (lost,) = text.lost
-        assert (lost.records, text.skipped) == (1, [])
+        assert (lost.records, text.skipped) == (50, [])
         assert lost.first.startswith("a.parquet, row group 3 cannot be read to its end: ")
+
+
+def test_rows_before_the_damage_are_kept(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    table = pa.table({"text": [f"{text} [{number}]" for number, text in enumerate(TEXTS)]})
+    pages = {"data_page_size": 100, "use_dictionary": False, "compression": "none"}
+    pq.write_table(table, file, write_batch_size=10, **pages)
+    content = bytearray(file.read_bytes())
+    content[content.index(b"[285]")] = 0xFF  # which is not UTF-8
+    file.write_bytes(content)
+    text = read_source(file, tmp_path / "work", unreadable="skip")
+    (lost,) = text.lost
+    assert text.documents == 256  # whole batches of 128
+    assert lost.records == 300 - 256
+    assert str(lost).startswith("44 damaged records left out, the first: a.parquet, row group 1 ")
 
 
 def test_messages_count_the_rows_of_the_file(tmp_path: Path) -> None:

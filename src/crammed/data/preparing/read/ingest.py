@@ -9,8 +9,9 @@ often a preparation is killed or repeated.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from crammed.data.preparing.read.reading_job import (
     Piece,
     Reading,
     ReadJob,
+    begin,
     check_unchanged,
     cut_by_characters,
     write_mark,
@@ -36,7 +38,6 @@ from crammed.data.preparing.read.reading_job import (
 from crammed.data.preparing.read.room import check_room, text_bytes, written
 from crammed.data.preparing.read.source import Source, ignored_files
 from crammed.errors import InputError
-from crammed.files.folders import make_folder
 from crammed.files.hashes import json_hash
 from crammed.formats.hub import HubPart
 from crammed.formats.lines import CutShort, Faults
@@ -114,6 +115,7 @@ class _Unit:
         size: bytes, or what costs as much; for showing progress.
         known: whether an earlier call has read them.
         failed: whether the large part turned out to be damaged.
+        mark: marks the large part as read, once all of its pieces are under way.
     """
 
     source: Source
@@ -124,6 +126,7 @@ class _Unit:
     blocks: ReadBlocks
     known: bool = False
     failed: bool = False
+    mark: Callable[[], None] | None = None
 
     @property
     def first(self) -> int:
@@ -211,10 +214,19 @@ class _Reader:
         """Read what is not known; yields each result with its unit and size, in order."""
         for reading in engine.map(reading_job.read, self._jobs(units)):
             unit, size = self._pending.popleft()
-            if self._is_full(unit):  # what lies beyond the limit does not matter, damaged or not
-                continue
-            self._take(unit, reading)
-            yield unit, size, reading
+            full = self._is_full(unit)
+            if not full:  # what lies beyond the limit does not matter, damaged or not
+                self._take(unit, reading)
+            self._finish(unit)
+            if not full:
+                yield unit, size, reading
+
+    def _finish(self, unit: _Unit) -> None:
+        """Mark a large part as read when no piece of it is under way any more."""
+        is_read = all(other is not unit for other, _ in self._pending)
+        if unit.mark is not None and is_read and not unit.failed:
+            unit.mark()
+            unit.mark = None
 
     def _take(self, unit: _Unit, reading: Reading) -> None:
         """Keep what a job has read; a large part that is damaged somewhere is left out."""
@@ -267,7 +279,7 @@ class _Reader:
                 yield self._job(unit)
                 return
             content = {} if taps else part.fingerprint()
-            make_folder(unit.blocks.folder)
+            begin(unit.blocks.folder)
             read = 0
             whole = True
             for piece in _until_cut_short(pieces, faults):
@@ -288,10 +300,13 @@ class _Reader:
             check_unchanged(part, state, content)
             lost = [Lost(part.name, faults.records, faults.first)] if faults.records else []
             reading = Reading({}, lost=lost)
-            write_mark(unit.blocks.folder, [state], [content], number, reading, whole=whole)
+            unit.mark = partial(
+                write_mark, unit.blocks.folder, [state], [content], number, reading, whole=whole
+            )
             for each in lost:
                 self._pending.append((unit, 0))
                 yield self._block(unit, number, state, each)
+            self._finish(unit)
         except SourceChanged:
             raise
         except InputError as error:

@@ -23,6 +23,7 @@ from crammed.formats.lines import STOP, Faults
 from crammed.formats.row_groups import RowGroups
 from crammed.quantity import counted
 
+_MARK = "read.json"
 _APART = 1 << 20
 """From the number of a block to that of the next one of the same piece, if there are several. No
 part has as many pieces, which are numbered from 0."""
@@ -118,6 +119,12 @@ class BlockJob:
 # ---- marks
 
 
+def begin(folder: Path) -> None:
+    """Make the folder for what is read; until it is marked, it may hold blocks of other content."""
+    make_folder(folder)
+    (folder / _MARK).unlink(missing_ok=True)
+
+
 def write_mark(
     folder: Path,
     states: list[Any],
@@ -145,23 +152,23 @@ def write_mark(
         "states": states,
         "contents": contents,
     }
-    write_done(folder / "read.json", values)
+    write_done(folder / _MARK, values)
 
 
 def fingerprints(folder: Path) -> list[dict[str, Any]]:
     """The fingerprints of the parts that were read into this folder."""
-    mark = read_done(folder / "read.json")
+    mark = read_done(folder / _MARK)
     return [each for each in mark["contents"] if each is not None] if mark is not None else []
 
 
 def has_mark(folder: Path) -> bool:
     """Whether parts have been read into this folder, although perhaps not these."""
-    return (folder / "read.json").exists()
+    return (folder / _MARK).exists()
 
 
 def known(job: ReadJob) -> Reading | None:
     """What an earlier call read; None if it must be read, since it or the result has changed."""
-    mark = read_done(job.folder / "read.json")
+    mark = read_done(job.folder / _MARK)
     if mark is None or not mark["whole"] or len(mark["states"]) != len(job.parts):
         return None
     try:
@@ -208,7 +215,7 @@ def read(job: ReadJob | BlockJob) -> Reading:
 
 
 def _read_parts(job: ReadJob) -> Reading:
-    make_folder(job.folder)
+    begin(job.folder)
     reading = Reading({})
     states: list[Any] = []
     contents: list[Any] = []
