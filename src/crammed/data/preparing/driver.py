@@ -61,10 +61,7 @@ from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.data.tokenization.losses import remarks
 from crammed.data.tokenization.named import named_tokenizer
 from crammed.data.tokenization.tokenizer import to_json
-from crammed.data.tokenization.training import (
-    train_from_texts,
-    train_from_words,
-)
+from crammed.data.tokenization.training import train_from_texts, train_from_words
 from crammed.errors import InputError
 from crammed.files.folders import check_vacant, publish, sync_all
 from crammed.files.hashes import json_hash, sha256
