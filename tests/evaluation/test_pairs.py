@@ -98,6 +98,8 @@ def test_pairs_alone_are_read_apart(tmp_path: Path, ask: Ask) -> None:
         result = evaluate(replace(asked, into=tmp_path / pairs), SILENT)
         assert tasks_of(result)["rte"]["median"] > 90.0
         assert ("pairs" in result["protocol"]) == (pairs == "apart")
+        assert ("joint" in tasks_of(result)["rte"]) == (pairs == "joint")
+        assert "joint" not in tasks_of(result)["cola"]
     for task, same in (("cola", True), ("rte", False)):
         one, other = (
             read_outputs(tmp_path / pairs, "glue", task, 0)[task] for pairs in ("joint", "apart")

@@ -130,6 +130,14 @@ def test_what_simpler_models_say(
     assert ("TF-IDF" in text.splitlines()[1]) == (linear is not None)
 
 
+def test_what_helps_with_two_texts() -> None:
+    entry = {**score(60.0, seeds=[60.0]), "linear": 60.0, "joint": True}
+    (said,) = notes({"mine": entry})
+    assert said.endswith(
+        "does as well; --protocol small, which reads its two texts apart, may do better"
+    )
+
+
 def test_a_narrow_terminal_cuts_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("TERM", "xterm")

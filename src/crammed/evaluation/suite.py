@@ -320,6 +320,8 @@ class SuiteEvaluator:
             )
             cut = {split: prepared.cut[split] for split in (task.train, name)}
             scores[name], medians = score_json(task, name, trained, untrained, data, cut)
+            if task.has_pairs and not self.protocol.apart:
+                scores[name]["joint"] = True
             if medians is not None:
                 self.folder.save_resampled(suite.name, name, medians)
                 median = trained[median_seed(scores[name])]

@@ -38,5 +38,8 @@ def notes(tasks: Mapping[str, Any]) -> list[str]:
             )
         median, linear = score.get("median"), score.get("linear")
         if median is not None and linear is not None and median <= linear:
-            found.append(f"{name}: TF-IDF with a linear model does as well; it may be all you need")
+            instead = "it may be all you need"
+            if score.get("joint"):
+                instead = "--protocol small, which reads its two texts apart, may do better"
+            found.append(f"{name}: TF-IDF with a linear model does as well; {instead}")
     return found
