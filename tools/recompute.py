@@ -32,7 +32,10 @@ SCORES = {
     "CoLA": "glue.cola",
     "STS-B": "glue.stsb",
     "mean of tasks": "glue",
+    "mean of tasks in gathered": "gathered",
     "mean of tasks in small": "small",
+    "order": "gathered.order",
+    "package": "gathered.package",
     "SUBJ": "small.subj",
     "TREC": "small.trec",
 }
