@@ -142,9 +142,7 @@ def test_prepare_and_pretrain_share_a_corpus(tmp_path: Path) -> None:
     result = json.loads(trained.stdout)
     assert result["updates"] == 4
     assert result["report"] is None
-    words = refusal(
-        "pretrain", *SMALL, "--corpus", corpus, "--budget", "4updates", "--out", tmp_path / "other"
-    )
+    words = refusal("pretrain", *model, "data.row_length=64", "--corpus", corpus, "--budget", "1h")
     assert "the corpus was prepared with its own" in words
 
 
