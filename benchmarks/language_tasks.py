@@ -19,6 +19,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from crammed.data.preparing.demo_tasks import package_rows
 from crammed.keys import uniform
 
 SHARES = {"train": 0.25, "validation": 0.5}
@@ -41,15 +42,6 @@ def sentences(text: str) -> list[str]:
     """The sentences and lines of 30 to 200 characters that begin with a capital."""
     parts = re.split(r"(?<=[.!?]) |\n", text)
     return [part for part in parts if 30 <= len(part) <= 200 and part[0].isupper()]
-
-
-def package_rows(found: dict[str, list[str]], packages: list[str]) -> list[dict[str, Any]]:
-    """The first sentences of each package."""
-    return [
-        {"text": text, "label": label}
-        for label, package in enumerate(packages)
-        for text in found[package][:PER_PACKAGE]
-    ]
 
 
 def order_rows(every: list[str]) -> list[dict[str, Any]]:
@@ -96,7 +88,7 @@ def make(text: Path, out: Path) -> None:
     ]
     for part, packages in found.items():
         every = sorted({text for texts in packages.values() for text in texts}, key=uniform)
-        write(out / "package" / f"{part}.jsonl", package_rows(packages, enough))
+        write(out / "package" / f"{part}.jsonl", package_rows(packages, enough, PER_PACKAGE))
         write(out / "order" / f"{part}.jsonl", order_rows(every[:IN_ORDER]))
 
 

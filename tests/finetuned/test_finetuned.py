@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 
 import crammed
 from crammed.data.corpus import Corpus
@@ -245,7 +246,8 @@ def test_a_model_that_reads_two_texts_apart(
     assert "pipeline_tag" not in card
     assert "It reads two texts apart" in card
     layer = kept / PAIR_LAYER
-    for damage in (layer.read_bytes()[:-9], b"", None):
+    of_another = save({"weight": torch.zeros(1, 12), "bias": torch.zeros(1)})
+    for damage in (layer.read_bytes()[:-9], b"", of_another, None):
         layer.unlink()
         if damage is not None:
             layer.write_bytes(damage)

@@ -163,11 +163,10 @@ def _pair_classifier(folder: Path, backbone: HuggingFaceBackbone) -> PairClassif
     Raises:
         InputError: its layer is missing or damaged.
     """
-    file = folder / PAIR_LAYER
+    file, encoder = folder / PAIR_LAYER, backbone.encoder()
     try:
         layer = load_file(file)
-        outputs, inputs = layer["weight"].shape
-        model = PairClassifier(backbone.encoder(), inputs // 4, outputs, 0.0, 0)
+        model = PairClassifier(encoder, backbone.width or 0, len(layer["bias"]), 0.0, 0)
         model.linear.load_state_dict(layer)
     except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{file} is missing or damaged: fine-tune again") from error

@@ -11,6 +11,7 @@ from typing import Any
 
 from crammed.budget import Budget
 from crammed.config import ComputeConfig, SourceConfig
+from crammed.config.kinds import flat
 from crammed.config.yamlfile import validated
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
@@ -130,23 +131,16 @@ def _opened(corpus_dir: Path, overrides: list[str], texts: list[str]) -> Corpus:
     if texts:
         raise InputError("use --data or --corpus, not both")
     corpus = Corpus(corpus_dir)
+    own = flat(corpus.settings())
     for word in overrides:
-        if re.match(r"(data|tokenizer)[.=]", word) and not _says(
-            corpus.settings(), parse_overrides([word])
-        ):
+        if not re.match(r"(data|tokenizer)[.=]", word):
+            continue
+        given = flat(parse_overrides([word]))
+        if any(key not in own or own[key] != value for key, value in given.items()):
             raise InputError(
                 f"{word}: the corpus was prepared with its own settings; prepare another one"
             )
     return corpus
-
-
-def _says(settings: Any, part: Any) -> bool:
-    """Whether settings have all the values of a part of them."""
-    if not isinstance(part, dict):
-        return bool(settings == part)
-    return isinstance(settings, dict) and all(
-        key in settings and _says(settings[key], each) for key, each in part.items()
-    )
 
 
 def refuse_twice(overrides: list[str], option: str, key: str, given: bool) -> None:

@@ -43,7 +43,7 @@ def write_tasks(folder: Path) -> None:
     # Texts are split, not rows, so that no text has rows in both splits.
     for split, low, high, per_class in (("train", 0.0, 0.6, 48), ("validation", 0.6, 1.0, 60)):
         part = {p: [t for t in texts if low <= uniform(t) < high] for p, texts in unique.items()}
-        _write_rows(folder / "docs-package", split, _package_rows(part, largest, per_class))
+        _write_rows(folder / "docs-package", split, package_rows(part, largest, per_class))
         sentences = sorted({s for texts in part.values() for t in texts for s in _sentences(t)})
         rows = 800 if split == "train" else 400
         _write_rows(
@@ -51,9 +51,10 @@ def write_tasks(folder: Path) -> None:
         )
 
 
-def _package_rows(
+def package_rows(
     texts: dict[str, list[str]], packages: list[str], per_class: int
 ) -> list[dict[str, Any]]:
+    """The first texts of each package, whose label is its place among the packages."""
     return [
         {"text": text, "label": label}
         for label, package in enumerate(packages)
