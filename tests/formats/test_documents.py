@@ -343,8 +343,18 @@ def test_quotation_marks_in_tables(tmp_path: Path, suffix: str) -> None:
     ("content", "fault"),
     [
         ("title,body\na,b\n", "line 1: no column 'text' (it has: title, body); name another"),
-        ("text,n\na,1\nb\n", "line 3: 1 cells in a row, but 2 columns"),
+        ("text,n\na,1\nb\n", "line 3: 1 cell in a row, but 2 columns"),
         ("text,n\na,1,2\n", "line 2: 3 cells in a row, but 2 columns"),
+        (
+            "text\nA cell, unquoted.\n",
+            "line 2: 2 cells in a row, but 1 column in the first line; a cell "
+            "that contains a comma must be in quotation marks",
+        ),
+        (
+            "text;n\na;1;2\n",
+            "line 2: 3 cells in a row, but 2 columns in the first line; a cell that contains a "
+            "semicolon must be in quotation marks",
+        ),
         ('text,n\n"never closed,1\nb,2\n', "line 3: a broken row"),
         ('text,n\n"a "word" here",1\n', "line 2: a broken row"),
     ],

@@ -11,8 +11,9 @@ from crammed.errors import InputError
 from crammed.formats import lines
 from crammed.formats.lines import STOP, Faults, File, Numbered, lines_of, open_lines
 from crammed.formats.records import Records
+from crammed.quantity import counted
 
-_DELIMITERS = ",;\t|"
+_DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
 _LOOKED_AT = 1 << 20  # characters
 _LONGEST_CELL = 100  # lines; a quotation mark that is not closed for longer does not begin a cell
 _MOST_SHOWN = 500  # characters of a list of names
@@ -55,7 +56,9 @@ def _records(file: File, kind: Kind, faults: Faults, text_field: str | None) -> 
         source = _Lines(chain(head, _rest(numbered, fault)))
         hint = ""
         if kind == ".csv":
-            rows = _quoted_rows(source, delimiter_of(texts), file, faults)
+            delimiter = delimiter_of(texts)
+            rows = _quoted_rows(source, delimiter, file, faults)
+            hint = f"; a cell that contains {_DELIMITERS[delimiter]} must be in quotation marks"
         elif kind == "" and is_quoted(texts):
             rows = _quoted_rows(source, "\t", file, faults)
         else:
@@ -138,7 +141,10 @@ def _named_cells(
         if len(cells) == len(columns):
             yield place, dict(zip(columns, cells, strict=True))
         else:
-            fault = f"{len(cells)} cells in a row, but {len(columns)} columns in the first line"
+            fault = (
+                f"{counted(len(cells), 'cell')} in a row, but "
+                f"{counted(len(columns), 'column')} in the first line"
+            )
             faults.found(InputError(f"{place}: {fault}{hint}"))
 
 

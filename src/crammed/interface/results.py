@@ -16,7 +16,7 @@ from crammed.extras import import_extra
 from crammed.interface.lines import Line, run_lines, score_text
 from crammed.pretraining import result
 from crammed.runs.directory import read_config, read_scores_of
-from crammed.runs.logs import read_events, read_metrics
+from crammed.runs.logs import heldout_losses, read_events, read_metrics
 from crammed.runs.summary import Summary, read_summary
 
 
@@ -59,8 +59,8 @@ class Run:
 
     @property
     def heldout(self) -> Any:
-        """Held-out losses, during training and after it, as a pandas data frame."""
-        return _frame([e for e in read_events(self.folder) if e["event"] == "heldout"])
+        """Held-out losses, during training and after it, without those that a crash undid."""
+        return _frame(heldout_losses(read_events(self.folder, heldout=("update",))))
 
     @cached_property
     def result(self) -> dict[str, Any]:

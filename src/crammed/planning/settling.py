@@ -33,7 +33,7 @@ from crammed.training.update.lanes import lanes_before, lanes_of
 
 BUSY = (
     "is busy: other work slowed the measurement, so the size that follows may be too small; "
-    "without that work, the same command chooses again until the first update is done"
+    "to choose again, stop the command before its first update and repeat it without that work"
 )
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from crammed.errors import InputError
 from crammed.quantity import quantity
 from crammed.report.drawing import COLOURS, INK, WIDTH, as_svg, drawn
-from crammed.runs.logs import read_events, read_metrics
+from crammed.runs.logs import heldout_losses, read_events, read_metrics
 from crammed.study.result import RATES, Run, StudyResult, run_folder
 
 AXES = ("tokens", "seconds")
@@ -62,9 +62,7 @@ def _read(run: Path, result: Run, measure: str) -> RunCurve | None:
         events = read_events(run, heldout=("update", "tokens", measure))
     except InputError:
         return None
-    by_update = {event["update"]: event for event in events if event["event"] == "heldout"}
-    end = math.inf if result.updates is None else result.updates
-    measured = [by_update[update] for update in sorted(by_update) if update < end]
+    measured = heldout_losses(events, math.inf if result.updates is None else result.updates)
     if not points or len(measured) < FEWEST:
         return None
     updates, charged = zip(*((p["update"], p["t_charged_s"]) for p in points), strict=True)

@@ -24,7 +24,7 @@ from crammed.report import bars, figures
 from crammed.report.verdict import of_scores, verdict
 from crammed.rules.choosing import Choice
 from crammed.runs.directory import read_choice, read_config
-from crammed.runs.logs import on_the_way, read_events, read_metrics
+from crammed.runs.logs import heldout_losses, read_events, read_metrics
 from crammed.runs.summary import read_summary
 from crammed.terminal.quiet import visible
 
@@ -126,7 +126,7 @@ def losses_of(path: Path) -> dict[str, Any]:
         "summary": summary,
         "events": events,
         "metrics": metrics,
-        "on_the_way": on_the_way(events, summary.updates),
+        "on_the_way": heldout_losses(events, summary.updates),
         "unigram": summary.unigram_cross_entropy,
     }
 

@@ -26,7 +26,7 @@ from crammed.report.drawing import COLOURS, WIDTH, as_svg, drawn
 from crammed.report.figures import Point, budget_axis, plain, thinned
 from crammed.report.page import HELDOUT_NUMBERS, templates
 from crammed.runs.listing import Listed, list_runs
-from crammed.runs.logs import read_events, read_metrics
+from crammed.runs.logs import heldout_losses, read_events, read_metrics
 from crammed.terminal.quiet import visible
 
 REFRESH = 10
@@ -146,8 +146,8 @@ def _read(listed: Listed, folder: Path, place: int | None, begin: float) -> Foll
         events = read_events(path, heldout=HELDOUT_NUMBERS)
     except InputError as error:
         return Followed(listed, problem=str(error))
-    heldout = [e for e in events if e["event"] == "heldout" and e["u"] >= begin]
-    return Followed(listed, place, points, sorted(heldout, key=lambda each: each["update"]))
+    heldout = [event for event in heldout_losses(events) if event["u"] >= begin]
+    return Followed(listed, place, points, heldout)
 
 
 @drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -71,16 +72,23 @@ def read_events(path: Path, **numbers: tuple[str, ...]) -> list[dict[str, Any]]:
     return events
 
 
-def on_the_way(events: list[dict[str, Any]], updates: int) -> list[dict[str, Any]]:
-    """Held-out losses during training, by update; the later one if a resumed run measured again.
-
-    The one after training is left out: it is on more rows, and in the summary.
+def heldout_losses(
+    events: Iterable[dict[str, Any]], before: float = math.inf
+) -> list[dict[str, Any]]:
+    """The held-out losses among the events of a run, without those that a crash undid.
 
     Args:
-        updates: how many the whole training did.
+        before: leaves out what was measured at this update or later. With the number of updates of
+            the whole training, these are the losses during training: the one after it is on more
+            rows, and in the summary.
     """
-    by_update = {event["update"]: event for event in events if event["event"] == "heldout"}
-    return [by_update[update] for update in sorted(by_update) if update < updates]
+    kept = list[dict[str, Any]]()
+    for event in events:
+        if event["event"] == "heldout":
+            while kept and kept[-1]["update"] >= event["update"]:
+                kept.pop()
+            kept.append(event)
+    return [event for event in kept if event["update"] < before]
 
 
 def _check_numbers(record: Mapping[str, Any], names: Iterable[str], file: Path, place: int) -> None:

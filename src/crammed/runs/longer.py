@@ -8,7 +8,7 @@ from crammed.errors import InputError
 from crammed.rules.rates import far_too_high
 from crammed.rules.sizing import MOST_EPOCHS
 from crammed.runs.directory import read_choice, read_config
-from crammed.runs.logs import on_the_way, read_events
+from crammed.runs.logs import heldout_losses, read_events
 from crammed.runs.summary import Summary
 
 GATE = 1.0
@@ -34,9 +34,10 @@ def train_longer(run: Path, summary: Summary) -> str | None:
     if summary.early_end is not None or summary.ended_short is not None:
         return None  # which has been said to need more
     try:
-        points = on_the_way(read_events(run, heldout=("u", "update", "loss@0.15")), summary.updates)
+        events = read_events(run, heldout=("u", "update", "loss@0.15"))
     except InputError:  # a result does not depend on its log
         return None
+    points = heldout_losses(events, summary.updates)
     fell = points[-2]["loss@0.15"] - points[-1]["loss@0.15"] if len(points) > 1 else 0.0
     if fell < STILL_FALLING:
         return None

@@ -41,5 +41,5 @@ def notes(tasks: Mapping[str, Any]) -> list[str]:
             instead = "it may be all you need"
             if score.get("joint"):
                 instead = "--protocol small, which reads its two texts apart, may do better"
-            found.append(f"{name}: TF-IDF with a linear model does as well; {instead}")
+            found.append(f"{name}: TF-IDF with a linear model does as well or better; {instead}")
     return found
