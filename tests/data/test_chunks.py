@@ -79,13 +79,6 @@ def test_chunks_are_words_with_the_space_before_and_single_punctuation() -> None
     assert chunks.ends.tolist() == [5, 9]
 
 
-def test_text_that_looks_like_special_tokens_stays_text() -> None:
-    for each in TOKENIZERS:
-        ids, _ = each.encode_chunks(cut_into_chunks(["[MASK] [SEP][CLS] [PAD]"]))
-        assert len(ids) > 8
-        assert not set(ids.tolist()) & {0, 2, 3, 4}
-
-
 def test_known_chunks_are_forgotten_when_there_are_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -132,11 +132,6 @@ def test_files_are_numbered_not_sorted_by_letters(tmp_path: Path) -> None:
     assert Corpus(corpus.path).read(np.arange(4))[:, 0].tolist() == [0, 1, 2, 3]
 
 
-def test_stored_orders(made: Corpus) -> None:
-    assert made.orders == ("word-length",)
-    assert made.order("word-length").tolist() == STORED
-
-
 def test_an_order_that_is_not_stored(made: Corpus) -> None:
     expected = r"no order rare-first \(it has: random, word-length\).*data.orders=\[rare-first\]"
     with pytest.raises(InputError, match=expected):

@@ -11,7 +11,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from crammed.config import MaskingConfig
 from crammed.data.collocations import Collocations, hashes
 from crammed.data.masking import (
-    CORRUPTIONS,
     MaskedRows,
     Masker,
     keyed_bits,
@@ -157,10 +156,6 @@ def test_every_way_of_corruption_differs() -> None:
     seen = [masked(rows, corruption=way).ids for way in ways]
     for one, other in itertools.combinations(seen, 2):
         assert not torch.equal(one, other)
-
-
-def test_every_corruption_of_the_configuration_has_its_function() -> None:
-    assert CORRUPTIONS.keys() == {*choices(MaskingConfig)["corruption"]}
 
 
 @pytest.mark.parametrize("unit", ["word", "span", "pmi"])

@@ -253,12 +253,6 @@ def test_text_without_characters_or_too_many_is_refused() -> None:
         trained(["text"], kind="bpe", vocab_size=100)
 
 
-def test_unigram_without_its_extra_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(InputError, match=r"crammed\[unigram\]"):
-        trained(documents(20), kind="unigram")
-
-
 def saved_elsewhere(names: dict[str, int], **settings: Any) -> Tokenizer:
     """A WordPiece tokenizer whose special tokens have these names and ids."""
     words = ["the", "red", "fox", "##es", "two", "boats", "a"]

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from crammed.config import DataConfig
 from crammed.data import shards
-from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.read.source import Source, open_sources
 from crammed.errors import InputError
 from crammed.formats import hub
 from crammed.formats.hub import SHORT_NAMES, HubDataset, open_parts, parse_name
-from crammed.terminal.progress import SILENT
-from support.text import documents, tiny
+from support.corpora import prepared
+from support.text import documents
 
 
 def opened(path: str, **source: Any) -> Source:
@@ -163,8 +162,7 @@ def test_damage_while_streaming(near: Path) -> None:
 
 def made(out: Path, *overrides: str) -> NDArray[np.int64]:
     """The rows of a corpus of hub:mine."""
-    config = tiny("crammed", *overrides, data={"sources": ["hub:mine"]})
-    corpus = prepare(config.data, config.tokenizer, out, SILENT, config.compute)
+    corpus = prepared(out, "hub:mine", *overrides)
     return corpus.read(np.arange(corpus.rows))
 
 

@@ -1,4 +1,4 @@
-"""Corpus folders made by hand, and a small tokenizer for them."""
+"""Corpora made by hand, with a small tokenizer for them, and such as are prepared from text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from crammed.data.corpus import Corpus, order_dtype, token_dtype
+from crammed.data.preparing.driver import prepare
 from crammed.files.hashes import sha256
+from crammed.terminal.progress import SILENT, Progress
+from support.text import tiny
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = ("the", "a", "fox", "sailor", "counts", "lanterns", "un", "##ing", "##s", ".", ",", "!")
@@ -79,3 +82,23 @@ def tokens_of(corpus: Corpus) -> list[int]:
     """All tokens of a corpus, one row after the other."""
     tokens: list[int] = corpus.read(np.arange(corpus.rows)).flatten().tolist()
     return tokens
+
+
+def prepared(
+    out: Path, sources: Any, *overrides: str, progress: Progress = SILENT, **options: Any
+) -> Corpus:
+    """The corpus that the tiny configuration makes of a path, or of a list of sources.
+
+    Args:
+        options: further arguments of `prepare`.
+    """
+    listed = sources if isinstance(sources, list) else [sources]
+    named = [str(each) if isinstance(each, Path) else each for each in listed]
+    config = tiny("crammed", *overrides, data={"sources": named})
+    return prepare(config.data, config.tokenizer, out, progress, config.compute, **options)
+
+
+def step_of(corpus: Corpus, name: str) -> dict[str, Any]:
+    """What a manifest says of a step."""
+    (step,) = (each for each in corpus.manifest["steps"] if each["step"] == name)
+    return dict(step)

@@ -343,11 +343,3 @@ def test_c4_drops_documents_of_fewer_than_three_sentences() -> None:
 def test_c4_removes_citation_marks() -> None:
     marked = [f"{line}[{n}]" for n, line in enumerate(GOOD)]
     assert c4("\n".join(marked)) == "\n".join(GOOD)
-
-
-def test_a_document_with_a_downstream_sentence_is_dropped(
-    glue: tuple[DownstreamConfig, ...],
-) -> None:
-    steps = steps_of(CleanConfig(downstream=glue))
-    assert clean(f"{PROSE}\n{SENTENCE}", steps).dropped_by == "downstream"
-    assert clean(PROSE, steps).dropped_by is None

@@ -18,7 +18,7 @@ from crammed.config import RunConfig
 from crammed.config.migration import migrate
 from crammed.data import shards
 from crammed.data.corpus import Corpus
-from crammed.data.preparing import driver
+from crammed.data.heldout import heldout_texts
 from crammed.data.preparing.cleaning import copies
 from crammed.data.preparing.cleaning.copies import (
     LONG,
@@ -29,15 +29,11 @@ from crammed.data.preparing.cleaning.copies import (
     Runs,
     write_table,
 )
-from crammed.data.preparing.driver import prepare
-from crammed.data.preparing.select.selection_job import Selected, SelectJob, select_shard
-from crammed.data.shards import stage_result
 from crammed.data.show import describe_corpus
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.data.tokenization.tokenizer import SEP
 from crammed.errors import InputError
-from crammed.terminal.progress import SILENT
-from support.text import tiny, write_jsonl
+from support.corpora import step_of
 
 STEP = "copies of held-out text"
 
@@ -53,11 +49,6 @@ def variant(words: list[str], seed: int) -> list[str]:
     changed = list(words)
     changed[random.Random(seed).randrange(len(words))] = f"other{seed}"
     return changed
-
-
-def held_out(corpus: Corpus) -> list[str]:
-    lines = gzip.decompress(corpus.heldout.read_bytes()).splitlines()
-    return [json.loads(line)["text"] for line in lines]
 
 
 def packed(corpus: Corpus) -> list[list[str]]:
@@ -125,14 +116,14 @@ def test_no_variant_of_a_held_out_document_is_left(
     texts = [" ".join(words) for words in [*originals, *variants]]
     options = [f"tokenizer.kind={kind}", "tokenizer.vocab_size=400", "data.heldout_fraction=0.25"]
     corpus = make_corpus(texts, *options)
-    held = [text.split() for text in held_out(corpus)]
+    held = [text.split() for text in heldout_texts(corpus.heldout)]
     assert len(held) == pytest.approx(200, abs=5)
     assert not [words for words in packed(corpus) if any(near(words, each) for each in held)]
     both = sum(near(one, other) for one in held for other in held) - len(held)
     assert dropped(corpus) == len(held) - both
     manifest = corpus.manifest
     assert manifest["documents"] + len(held) + dropped(corpus) == len(texts)
-    step = next(step for step in manifest["steps"] if step["step"] == STEP)
+    step = step_of(corpus, STEP)
     assert step["kept"] == len(texts) - dropped(corpus)
     total = manifest["characters"] + manifest["heldout"]["characters"] + step["characters"]
     assert total == sum(map(len, texts))
@@ -144,7 +135,7 @@ def test_no_variant_of_a_held_out_document_is_left(
 def test_copies_may_be_kept(make_corpus: Callable[..., Corpus]) -> None:
     texts = [" ".join(variant(prose(40, n // 2), n)) for n in range(200)]
     corpus = make_corpus(texts, "data.heldout_copies=keep")
-    assert corpus.manifest["documents"] + len(held_out(corpus)) == 200
+    assert corpus.manifest["documents"] + corpus.manifest["heldout"]["documents"] == 200
     assert not [step for step in corpus.manifest["steps"] if step["step"] == STEP]
 
 
@@ -156,61 +147,18 @@ def test_text_that_is_one_document_again_and_again_is_refused(
         make_corpus(texts)
 
 
+@pytest.mark.parametrize("documents_of_a_shard", [3, 100])
 def test_what_many_documents_share_does_not_make_them_copies(
-    make_corpus: Callable[..., Corpus],
+    make_corpus: Callable[..., Corpus], monkeypatch: pytest.MonkeyPatch, documents_of_a_shard: int
 ) -> None:
     """A licence that is two thirds of every document, over several shards and in one."""
     licence = prose(60, 999)
     texts = [" ".join(licence + prose(30, seed)) for seed in range(100)]
-    corpus = make_corpus(texts)
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", documents_of_a_shard * len(texts[0]))
+    corpus = make_corpus(texts, "compute.workers=1")
+    assert (len(list(corpus.path.glob("rows-*.bin"))) > 15) == (documents_of_a_shard == 3)
     assert dropped(corpus) == 0
-    assert corpus.manifest["documents"] + len(held_out(corpus)) == 100
-
-
-def test_what_is_common_is_counted_over_all_shards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    licence = prose(60, 999)
-    texts = [" ".join(licence + prose(30, seed)) for seed in range(60)]
-    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 3 * len(texts[0]))
-    source = write_jsonl(tmp_path / "text.jsonl", texts)
-    config = tiny("crammed", "compute.workers=1", data={"sources": [str(source)]})
-    corpus = prepare(config.data, config.tokenizer, tmp_path / "made", SILENT, config.compute)
-    assert len(list(corpus.path.glob("rows-*.bin"))) > 15
-    assert dropped(corpus) == 0
-
-
-def test_stopped_anywhere_and_begun_again_it_drops_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = [" ".join(variant(prose(40, n % 60), n)) for n in range(120)]
-    monkeypatch.setattr(shards, "SHARD_CHARACTERS", sum(map(len, texts)) // 3)
-    source = write_jsonl(tmp_path / "text.jsonl", texts)
-    options = ["compute.workers=1", "data.heldout_fraction=0.2"]
-    config = tiny("crammed", *options, data={"sources": [str(source)]})
-
-    def made(name: str) -> Corpus:
-        return prepare(config.data, config.tokenizer, tmp_path / name, SILENT, config.compute)
-
-    whole = made("whole")
-    assert dropped(whole) > 3
-
-    def stopping(job: SelectJob) -> Selected:
-        done = stage_result(job.out, "select")
-        result = select_shard(job)
-        if done is None:
-            raise KeyboardInterrupt
-        return result
-
-    monkeypatch.setattr(driver, "select_shard", stopping)
-    stops = 0
-    while not (tmp_path / "again").exists():
-        try:
-            made("again")
-        except KeyboardInterrupt:
-            stops += 1
-    assert stops > 2
-    assert Corpus(tmp_path / "again").sha256 == whole.sha256
+    assert corpus.manifest["documents"] + corpus.manifest["heldout"]["documents"] == 100
 
 
 def test_a_quotation_does_not_make_a_copy_and_a_large_part_does() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from support.corpora import tokens_of
+from support.corpora import step_of, tokens_of
 from support.text import documents, sentences
 
 
@@ -19,10 +19,10 @@ def test_duplicates_and_empty_documents_are_dropped_and_counted(
     make_corpus: Callable[..., Corpus],
 ) -> None:
     texts = documents(100)
-    steps = make_corpus([*texts, *texts[:7], "", "  \n"]).manifest["steps"]
-    dropped = {step["step"]: (step["kept"], step["dropped"]) for step in steps}
-    assert dropped["empty"] == (107, 2)
-    assert dropped["exact duplicates"] == (100, 7)
+    corpus = make_corpus([*texts, *texts[:7], "", "  \n"])
+    for name, kept, dropped in (("empty", 107, 2), ("exact duplicates", 100, 7)):
+        step = step_of(corpus, name)
+        assert (step["kept"], step["dropped"]) == (kept, dropped)
 
 
 def test_the_compressibility_filter_drops_dense_documents(
@@ -49,8 +49,8 @@ def test_near_duplicates_are_dropped(make_corpus: Callable[..., Corpus]) -> None
     pytest.importorskip("rensa")
     long = " ".join(sentences(60, seed=5))
     texts = [*documents(200), long, long.replace("day 7.", "day seven.")]
-    steps = make_corpus(texts, "data.clean.near=0.8").manifest["steps"]
-    assert {step["step"]: step["dropped"] for step in steps}["near-duplicates"] == 1
+    corpus = make_corpus(texts, "data.clean.near=0.8")
+    assert step_of(corpus, "near-duplicates")["dropped"] == 1
 
 
 def test_repeated_passages_are_cut_out(make_corpus: Callable[..., Corpus]) -> None:
@@ -60,7 +60,7 @@ def test_repeated_passages_are_cut_out(make_corpus: Callable[..., Corpus]) -> No
     texts[10] += f" Before. {passage} After."
     texts[150] += f" Other. {passage} End."
     corpus = make_corpus(texts, "data.clean.substring=200")
-    step = next(s for s in corpus.manifest["steps"] if s["step"] == "repeated passages")
+    step = step_of(corpus, "repeated passages")
     assert (step["dropped"], step["changed"]) == (0, 1)
     assert abs(step["characters"] - len(passage)) < 5
     found = corpus.tokenizer.decode(tokens_of(corpus)) + _heldout(corpus).lower()
@@ -88,8 +88,7 @@ def test_documents_with_downstream_sentences_are_dropped(
     texts = documents(200)
     texts[7] += f" {planted.capitalize()}, he said."
     corpus = make_corpus(texts, f"data.clean.downstream={tmp_path / 'glue'}")
-    step = next(s for s in corpus.manifest["steps"] if s["step"] == "downstream")
-    assert step["dropped"] == 1
+    assert step_of(corpus, "downstream")["dropped"] == 1
     assert str(tmp_path) not in (corpus.path / "manifest.json").read_text()
     (sample,) = gzip.decompress((corpus.path / "dropped.jsonl.gz").read_bytes()).splitlines()
     assert json.loads(sample)["step"] == "downstream"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,12 @@ from crammed.data.heldout import heldout_texts
 from crammed.data.preparing.cleaning import entities
 from crammed.data.preparing.cleaning.entities import entity_step, found_by, pieces, words_for
 from crammed.data.preparing.cleaning.steps import clean, steps_of
-from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.extension import extend
 from crammed.data.show import describe_corpus, dropped_samples
 from crammed.errors import InputError
 from crammed.runs.resuming import asked_in
 from crammed.terminal.progress import SILENT
+from support.corpora import prepared, step_of
 from support.text import documents, tiny, write_jsonl
 
 spacy = pytest.importorskip("spacy", reason="data.clean.entities needs it")
@@ -56,10 +55,11 @@ def by_hand(text: str) -> str:
     return text
 
 
-def prepared(out: Path, *words: str, texts: list[str] | None = None) -> Corpus:
-    text = write_jsonl(out.with_name("text.jsonl"), texts or documents(200))
-    config = tiny("crammed", *words, data={"sources": [str(text)]})
-    return prepare(config.data, config.tokenizer, out, SILENT, config.compute)
+def made_with(named: str | None, out: Path, *words: str) -> Corpus:
+    """A corpus of `documents(200)` that a pipeline has cleaned, if one is named."""
+    text = write_jsonl(out.with_name("text.jsonl"), documents(200))
+    given = () if named is None else (f"data.clean.entities={named}",)
+    return prepared(out, text, *given, *words)
 
 
 def test_kinds_stand_for_entities_and_all_else_stays(pipeline: str) -> None:
@@ -101,8 +101,8 @@ def test_an_entity_is_found_in_every_piece(pipeline: str, monkeypatch: pytest.Mo
 
 def test_it_is_counted_sampled_and_outside_the_rules(tmp_path: Path, pipeline: str) -> None:
     texts = documents(200)
-    made = prepared(tmp_path / "made", f"data.clean.entities={pipeline}", texts=texts)
-    (step,) = (each for each in made.manifest["steps"] if each["step"] == "entities")
+    made = made_with(pipeline, tmp_path / "made")
+    step = step_of(made, "entities")
     assert step["changed"] == sum(text != by_hand(text) for text in texts) > 100
     assert step["dropped"] == 0
     assert re.fullmatch(r"rules@[0-9a-f]{64}", made.manifest["data"]["clean"]["entities"])
@@ -113,19 +113,17 @@ def test_it_is_counted_sampled_and_outside_the_rules(tmp_path: Path, pipeline: s
     left = [*heldout_texts(made.heldout)]
     assert left
     assert not any(name in text for text in left for name in ("sailor", "seven lanterns"))
-    plain = prepared(tmp_path / "plain", texts=texts)
+    plain = made_with(None, tmp_path / "plain")
     assert "entities" not in plain.manifest["data"]["clean"]
     assert plain.sha256 != made.sha256
 
 
 def test_given_heldout_text_is_simplified_as_well(tmp_path: Path, pipeline: str) -> None:
-    file = write_jsonl(tmp_path / "heldout.jsonl", documents(60, seed=5))
+    texts = documents(60, seed=5)
+    given = (str(write_jsonl(tmp_path / "heldout.jsonl", texts)),)
     text = write_jsonl(tmp_path / "text.jsonl", documents(200))
-    words = (f"data.clean.entities={pipeline}",)
-    config = tiny("crammed", *words, data={"sources": [str(text)]})
-    given = (str(file),)
-    made = prepare(config.data, config.tokenizer, tmp_path / "out", SILENT, heldout=given)
-    assert [*heldout_texts(made.heldout)] == [by_hand(each) for each in documents(60, seed=5)]
+    made = prepared(tmp_path / "out", text, f"data.clean.entities={pipeline}", heldout=given)
+    assert [*heldout_texts(made.heldout)] == [by_hand(each) for each in texts]
 
 
 def test_workers_make_the_same_bytes_wherever_the_folder_is(
@@ -137,15 +135,13 @@ def test_workers_make_the_same_bytes_wherever_the_folder_is(
         place.mkdir()
         saved(place / "rules")
         monkeypatch.chdir(place)
-        words = ("data.clean.entities=rules", f"compute.workers={workers}")
-        made.append(prepared(place / "out", *words))
+        made.append(made_with("rules", place / "out", f"compute.workers={workers}"))
     assert made[0].sha256 == made[1].sha256
 
 
 def test_another_pipeline_cleans_again(tmp_path: Path) -> None:
-    first = prepared(tmp_path / "one", f"data.clean.entities={saved(tmp_path / 'rules')}")
-    pipeline = saved(tmp_path / "rules", {"sailor": "ORG"})
-    second = prepared(tmp_path / "two", f"data.clean.entities={pipeline}")
+    first = made_with(saved(tmp_path / "rules"), tmp_path / "one")
+    second = made_with(saved(tmp_path / "rules", {"sailor": "ORG"}), tmp_path / "two")
     assert first.manifest["data"] != second.manifest["data"]
     kept = [*heldout_texts(second.heldout)]
     assert any("old organization" in text for text in kept)
@@ -166,17 +162,8 @@ def test_another_pipeline_cleans_again(tmp_path: Path) -> None:
 )
 def test_a_missing_pipeline_says_what_to_type(tmp_path: Path, name: str, said: str) -> None:
     with pytest.raises(InputError, match=said) as raised:
-        prepared(tmp_path / "out", f"data.clean.entities={name}")
+        made_with(name, tmp_path / "out")
     assert "\n" not in str(raised.value)
-
-
-def test_a_missing_library_is_named_with_its_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "spacy", None)
-    config = tiny("crammed", "data.clean.entities=any", data={"sources": ["none.txt"]})
-    with pytest.raises(InputError, match=r"data\.clean\.entities needs spacy"):
-        prepare(config.data, config.tokenizer, Path("never"), SILENT)
 
 
 def test_what_finds_nothing_or_is_damaged_is_refused(tmp_path: Path) -> None:
@@ -194,7 +181,7 @@ def test_what_finds_nothing_or_is_damaged_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_corpus_is_extended_with_the_same_pipeline_alone(tmp_path: Path, pipeline: str) -> None:
-    base = prepared(tmp_path / "base", f"data.clean.entities={pipeline}")
+    base = made_with(pipeline, tmp_path / "base")
     more = write_jsonl(tmp_path / "more.jsonl", documents(100, seed=1))
 
     def extended(base: Corpus, *words: str) -> Corpus:
@@ -208,10 +195,9 @@ def test_a_corpus_is_extended_with_the_same_pipeline_alone(tmp_path: Path, pipel
     made = extended(base, f"data.clean.entities={pipeline}")
     assert made.manifest["data"] == base.manifest["data"]
     assert made.manifest["outside_rules"] == base.manifest["outside_rules"]
-    (step,) = (each for each in made.manifest["steps"] if each["step"] == "entities")
     both = [*documents(200), *documents(100, seed=1)]
-    assert step["changed"] == sum(text != by_hand(text) for text in both)
-    plain = prepared(tmp_path / "plain")
+    assert step_of(made, "entities")["changed"] == sum(text != by_hand(text) for text in both)
+    plain = made_with(None, tmp_path / "plain")
     with pytest.raises(InputError, match=r"entities: .*plain was cleaned without; leave it out"):
         extended(plain, f"data.clean.entities={pipeline}")
 

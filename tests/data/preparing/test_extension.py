@@ -15,12 +15,12 @@ import pytest
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
 from crammed.data.preparing import extension
-from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.extension import extend
 from crammed.data.show import describe_corpus
 from crammed.errors import InputError
 from crammed.files.hashes import sha256
 from crammed.terminal.progress import SILENT, Progress
+from support.corpora import prepared, step_of
 from support.text import documents, tiny, write_jsonl
 
 
@@ -31,8 +31,7 @@ def config_of(path: Path, *overrides: str, **data: Any) -> Any:
 @pytest.fixture
 def base(tmp_path: Path) -> Corpus:
     file = write_jsonl(tmp_path / "text.jsonl", documents(300))
-    config = config_of(file, "data.orders=[rare-first]", "data.cls=true")
-    return prepare(config.data, config.tokenizer, tmp_path / "base", SILENT)
+    return prepared(tmp_path / "base", file, "data.orders=[rare-first]", "data.cls=true")
 
 
 @pytest.fixture
@@ -75,8 +74,7 @@ def test_new_rows_are_those_of_the_new_text_alone(
     made = extend(base, config_of(further).data, tmp_path / "larger", SILENT)
     words = [f"tokenizer.file={base.path / 'tokenizer.json'}", "data.cls=true"]
     new = write_jsonl(tmp_path / "new.jsonl", documents(200, seed=1))
-    config = config_of(new, *words)
-    alone = prepare(config.data, config.tokenizer, tmp_path / "alone", SILENT, heldout=base)
+    alone = prepared(tmp_path / "alone", new, *words, heldout=base)
     new_rows = np.arange(base.rows, made.rows)
     assert np.array_equal(made.read(new_rows), alone.read(np.arange(alone.rows)))
     for name in ("tokens", "characters", "rows", "tokens_left_out"):
@@ -102,10 +100,7 @@ def test_a_corpus_is_extended_twice(tmp_path: Path, base: Corpus, further: Path)
     texts = [*documents(250, seed=1), *documents(50)]
     third = write_jsonl(tmp_path / "third.jsonl", texts)
     made = extend(larger, config_of(third).data, tmp_path / "largest", SILENT)
-    before, after = (
-        next(s["dropped"] for s in each.manifest["steps"] if s["step"] == "copies of held-out text")
-        for each in (larger, made)
-    )
+    before, after = (step_of(each, "copies of held-out text")["dropped"] for each in (larger, made))
     copies = after - before  # these documents are made of a few phrases
     assert copies < 5
     assert made.manifest["documents"] == larger.manifest["documents"] + 50 - copies
@@ -170,9 +165,8 @@ def test_a_corpus_is_extended_if_the_same_tasks_are_named_again(
         return f"data.clean.downstream={{data: {folder.parent}, words: 12}}"
 
     text = tmp_path / "text.jsonl"
-    config = config_of(text, tasks(documents(3)[2]), "compute.workers=1")
-    cleaned = prepare(config.data, config.tokenizer, tmp_path / "clean", SILENT, config.compute)
-    assert dropped_by(cleaned, "downstream") == 1
+    cleaned = prepared(tmp_path / "clean", text, tasks(documents(3)[2]), "compute.workers=1")
+    assert step_of(cleaned, "downstream")["dropped"] == 1
 
     def extended(corpus: Corpus, *words: str) -> Corpus:
         config = config_of(further, *words, "compute.workers=1")
@@ -193,7 +187,7 @@ def test_a_corpus_is_extended_if_the_same_tasks_are_named_again(
             extended(Corpus(cleaned.path), *words)
     (cleaned.path / "manifest.json").write_text(json.dumps(manifest))
     made = extended(Corpus(cleaned.path), tasks(documents(3)[2]))
-    assert dropped_by(made, "downstream") == 2, "the further text holds it, too"
+    assert step_of(made, "downstream")["dropped"] == 2, "the further text holds it, too"
     assert made.manifest["data"] == cleaned.manifest["data"]
 
 
@@ -205,11 +199,5 @@ def test_tasks_that_changed_are_read_again_in_the_same_process(tmp_path: Path) -
     for number in (1, 2):
         sentences = [{"sentence": text} for text in documents(number)]
         task.write_text("".join(json.dumps(each) + "\n" for each in sentences))
-        config = config_of(text, *words)
-        out = tmp_path / f"made-{number}"
-        made = prepare(config.data, config.tokenizer, out, SILENT, config.compute)
-        assert dropped_by(made, "downstream") == number
-
-
-def dropped_by(corpus: Corpus, name: str) -> int:
-    return sum(each["dropped"] for each in corpus.manifest["steps"] if each["step"] == name)
+        made = prepared(tmp_path / f"made-{number}", text, *words)
+        assert step_of(made, "downstream")["dropped"] == number

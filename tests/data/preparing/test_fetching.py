@@ -12,12 +12,12 @@ import pytest
 
 from crammed.config import DataConfig
 from crammed.data.corpus import Corpus
-from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.read.fetching import fetched
 from crammed.data.preparing.read.source import open_sources
 from crammed.errors import InputError
 from crammed.formats.remote import Remote
 from crammed.terminal.progress import SILENT
+from support.corpora import prepared
 from support.text import documents, tiny, write_jsonl
 from support.web import serving
 
@@ -152,8 +152,7 @@ def test_a_corpus_of_remote_text_is_that_of_the_same_text_here(
     tmp_path: Path, texts: Path, memory: str
 ) -> None:
     def make(out: str, path: str, *heldout: str) -> Corpus:
-        config = tiny("crammed", data={"sources": [path]})
-        return prepare(config.data, config.tokenizer, tmp_path / out, SILENT, heldout=heldout)
+        return prepared(tmp_path / out, path, heldout=heldout)
 
     held = write_jsonl(tmp_path / "held.jsonl", documents(60, seed=3))
     fsspec.filesystem("memory").pipe_file("/texts/notes/held.jsonl", held.read_bytes())

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_documents, heldout_texts
-from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.select.heldout_choice import SEAM
 from crammed.errors import InputError
-from crammed.terminal.progress import SILENT
-from support.text import documents, sentences, tiny, write_jsonl
-
-
-def make(out: Path, files: list[Path], *overrides: str, heldout: Corpus | None = None) -> Corpus:
-    config = tiny("crammed", *overrides, data={"sources": [str(file) for file in files]})
-    return prepare(config.data, config.tokenizer, out, SILENT, heldout=heldout)
+from support.corpora import prepared, step_of
+from support.text import documents, sentences, write_jsonl
 
 
 def trained_on(corpus: Corpus) -> str:
@@ -45,26 +36,26 @@ def test_corpora_of_other_settings_hold_out_the_same_documents(
 ) -> None:
     texts = documents(300)
     file = write_jsonl(tmp_path / "text.jsonl", [*texts, *texts[:150]])
-    base = make(tmp_path / "base", [file])
-    other = make(tmp_path / "other", [file], *overrides, heldout=base)
+    base = prepared(tmp_path / "base", file)
+    other = prepared(tmp_path / "other", file, *overrides, heldout=base)
     assert other.heldout.read_bytes() == base.heldout.read_bytes()
     held = list(heldout_texts(base.heldout))
     assert len(held) == other.manifest["heldout"]["documents"] > 0
     seen = trained_on(other)
     days = [text.partition(" on day ")[2].partition(".")[0] for text in held]  # a number for each
     assert not [day for day in days if f"on day {day}." in seen]
-    step = next(s for s in other.manifest["steps"] if s["step"] == "held-out documents")
-    assert step["dropped"] >= len(held) - overrides[0].count("min_characters") * len(held)
+    dropped = step_of(other, "held-out documents")["dropped"]
+    assert dropped >= len(held) - overrides[0].count("min_characters") * len(held)
 
 
 def test_other_text_trains_on_no_held_out_document(tmp_path: Path) -> None:
     texts = documents(300)
     file = write_jsonl(tmp_path / "text.jsonl", texts)
-    base = make(tmp_path / "base", [file])
+    base = prepared(tmp_path / "base", file)
     held = list(heldout_texts(base.heldout))
     near = [f"{text} It rained." for text in held]
     other = write_jsonl(tmp_path / "other.jsonl", [*held, *near, *documents(300, seed=1)])
-    made = make(tmp_path / "made", [other], heldout=base)
+    made = prepared(tmp_path / "made", other, heldout=base)
     assert made.heldout.read_bytes() == base.heldout.read_bytes()
     dropped = {step["step"]: step["dropped"] for step in made.manifest["steps"]}
     assert dropped["held-out documents"] == len(held)
@@ -75,20 +66,12 @@ def test_other_text_trains_on_no_held_out_document(tmp_path: Path) -> None:
 def test_the_end_of_a_document_is_held_out_of_both(tmp_path: Path) -> None:
     book = " ".join(sentences(4000))
     file = write_jsonl(tmp_path / "book.jsonl", [book])
-    base = make(tmp_path / "base", [file])
-    other = make(tmp_path / "other", [file], "tokenizer.vocab_size=300", heldout=base)
+    base = prepared(tmp_path / "base", file)
+    other = prepared(tmp_path / "other", file, "tokenizer.vocab_size=300", heldout=base)
     assert other.heldout.read_bytes() == base.heldout.read_bytes()
     assert other.manifest["characters"] == base.manifest["characters"]
     (part,) = heldout_texts(base.heldout)
     assert other.manifest["characters"] + SEAM + len(part) == len(book)
-
-
-def test_a_preparation_without_given_documents_is_as_before(tmp_path: Path) -> None:
-    file = write_jsonl(tmp_path / "text.jsonl", documents(300))
-    manifest: dict[str, Any] = make(tmp_path / "base", [file]).manifest
-    assert "held-out documents" not in {step["step"] for step in manifest["steps"]}
-    lines = gzip.decompress((tmp_path / "base" / "heldout.jsonl.gz").read_bytes()).splitlines()
-    assert len({json.loads(line)["text"] for line in lines}) == len(lines)
 
 
 def test_files_of_ones_own_are_held_out(tmp_path: Path) -> None:
@@ -99,9 +82,8 @@ def test_files_of_ones_own_are_held_out(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "tales.jsonl", ["", *tales])
     near = [f"{text} It rained." for text in tales]
     file = write_jsonl(tmp_path / "text.jsonl", [*news, *texts, *near, "Caf\u00e9."])
-    config = tiny("crammed", data={"sources": [str(file)]})
     own = [str(tmp_path / "news.txt"), str(tmp_path / "tales.jsonl")]
-    made = prepare(config.data, config.tokenizer, tmp_path / "made", SILENT, heldout=own)
+    made = prepared(tmp_path / "made", file, heldout=own)
     held = list(heldout_documents(made.heldout))
     assert [text for text, _ in held] == ["Caf\u00e9.", *news, *tales]
     assert {source for _, source in held} == {"news.txt", "tales.jsonl"}
@@ -118,7 +100,6 @@ def test_files_of_ones_own_are_held_out(tmp_path: Path) -> None:
 def test_a_held_out_file_without_text_is_refused(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "text.jsonl", documents(300))
     empty = write_jsonl(tmp_path / "empty.jsonl", ["", " "])
-    config = tiny("crammed", data={"sources": [str(file)]})
     with pytest.raises(InputError, match=r"--heldout .*empty\.jsonl holds no text"):
-        prepare(config.data, config.tokenizer, tmp_path / "a", SILENT, heldout=[str(empty)])
+        prepared(tmp_path / "a", file, heldout=[str(empty)])
     assert not [each for each in tmp_path.iterdir() if each.is_dir()]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import io
-import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -17,30 +15,25 @@ from numpy.typing import NDArray
 
 from crammed.config import DataConfig
 from crammed.data.corpus import Corpus
+from crammed.data.heldout import heldout_texts
 from crammed.data.preparing import driver
-from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.select.heldout_choice import SEAM, choose_heldout, heldout_beginning
 from crammed.data.preparing.select.selection import WEIGHT_STEP
 from crammed.data.preparing.select.selection_job import SelectJob, documents_to_pack, select_shard
 from crammed.data.show import describe_corpus
 from crammed.errors import InputError
-from crammed.terminal.progress import SILENT, Progress
-from support.text import documents, sentences, tiny, write_jsonl
+from crammed.terminal.progress import Progress
+from support.corpora import prepared, step_of
+from support.text import documents, sentences, write_jsonl
 
 
 def ranks_of(count: int, seed: int = 0) -> NDArray[np.float64]:
     return np.random.default_rng(seed).random(count)
 
 
-def held_out(corpus: Corpus) -> list[str]:
-    lines = gzip.decompress(corpus.heldout.read_bytes()).splitlines()
-    return [json.loads(line)["text"] for line in lines]
-
-
 def share(corpus: Corpus) -> float:
-    held: int = corpus.manifest["heldout"]["characters"]
-    whole: int = held + corpus.manifest["characters"]
-    return held / whole
+    held = int(corpus.manifest["heldout"]["characters"])
+    return held / (held + int(corpus.manifest["characters"]))
 
 
 @given(
@@ -104,7 +97,7 @@ def test_a_huge_document_is_skipped_and_short_ones_are_held_out(
     huge = "\n".join(sentences(16_000, seed=1))
     corpus = make_corpus([huge, *documents(300)], "data.heldout_copies=keep")
     assert 0.03 < share(corpus) <= 0.05
-    assert huge not in held_out(corpus)
+    assert huge not in list(heldout_texts(corpus.heldout))
     assert corpus.manifest["characters"] > len(huge)
 
 
@@ -121,7 +114,7 @@ def test_one_of_two_books_is_cut_and_every_character_is_accounted_for(
     monkeypatch.setattr(driver, "select_shard", noting)
     books = [joint.join(sentences(800, seed)) for seed in (1, 2)]
     corpus = make_corpus(books)
-    (part,) = held_out(corpus)
+    (part,) = heldout_texts(corpus.heldout)
     (whole,) = (book for book in books if book.endswith(part))
     (other,) = (book for book in books if book != whole)
     assert part[0].isupper()  # it begins where a sentence does
@@ -137,7 +130,7 @@ def test_one_of_two_books_is_cut_and_every_character_is_accounted_for(
 def test_copies_of_a_document_are_cut_alike(make_corpus: Callable[..., Corpus]) -> None:
     book = "\n".join(sentences(1000))
     corpus = make_corpus([book, book], "data.clean.exact=false")
-    one, other = held_out(corpus)
+    one, other = heldout_texts(corpus.heldout)
     assert one == other
     assert book.endswith(one)
     held, kept = corpus.manifest["heldout"]["characters"], corpus.manifest["characters"]
@@ -156,16 +149,15 @@ def test_every_character_is_in_training_or_held_out_or_counted(
     texts = [" ".join(sentences(n, seed)) for seed, n in enumerate(lengths)]
     folder = tmp_path_factory.mktemp("accounting")
     source = write_jsonl(folder / "text.jsonl", texts)
-    config = tiny(data={"sources": [str(source)]})
     try:
-        corpus = driver.prepare(config.data, config.tokenizer, folder / "made", SILENT)
+        corpus = prepared(folder / "made", source)
     except InputError:
         return  # too little text, which the first test here looks into
     manifest = corpus.manifest
     dropped = sum(step["characters"] for step in manifest["steps"])
     held = manifest["heldout"]["characters"]
     assert manifest["characters"] + held + dropped == sum(map(len, texts))
-    assert held == sum(map(len, held_out(corpus)))
+    assert held == sum(map(len, heldout_texts(corpus.heldout)))
     assert 0 < held <= 0.05 * sum(map(len, texts))
 
 
@@ -190,9 +182,8 @@ def test_the_share_is_said(tmp_path: Path, count: int) -> None:
     """While preparing, in the manifest, and by `data show`."""
     texts = [" ".join(documents(1000 // count, seed=n % 290)) + f" {n}." for n in range(count)]
     source = write_jsonl(tmp_path / "text.jsonl", texts)
-    config = tiny("crammed", "data.heldout_copies=keep", data={"sources": [str(source)]})
     said = io.StringIO()
-    corpus = driver.prepare(config.data, config.tokenizer, tmp_path / "c", Progress(said))
+    corpus = prepared(tmp_path / "c", source, "data.heldout_copies=keep", progress=Progress(said))
     heldout = corpus.manifest["heldout"]
     assert heldout["share"] == heldout["characters"] / sum(map(len, texts)) <= 0.05
     words = f"({100 * heldout['share']:.1f} % of the text)"
@@ -205,10 +196,9 @@ def test_the_share_is_said(tmp_path: Path, count: int) -> None:
 @pytest.mark.parametrize("words", [[], ["data.clean.exact=false"], ["data.clean.near=0.5"]])
 def test_a_text_that_repeats_itself_is_said_to(tmp_path: Path, words: list[str]) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join(199 * ["The fox counts lanterns."]))
-    config = tiny("crammed", *words, data={"sources": [str(tmp_path / "a.txt")]})
     said = r"repeats itself: without copies, 199 documents are 1 of 24 characters .* add other text"
     with pytest.raises(InputError, match=said):
-        driver.prepare(config.data, config.tokenizer, tmp_path / "corpus", SILENT)
+        prepared(tmp_path / "corpus", tmp_path / "a.txt", *words)
 
 
 @pytest.mark.parametrize(
@@ -223,9 +213,8 @@ def test_lines_are_named_where_text_is_plain(
     tmp_path: Path, name: str, content: str, by: str, hint: str
 ) -> None:
     (tmp_path / name).write_text(content)
-    config = tiny("crammed", f"data.documents={by}", data={"sources": [str(tmp_path / name)]})
     with pytest.raises(InputError) as caught:
-        driver.prepare(config.data, config.tokenizer, tmp_path / "corpus", SILENT)
+        prepared(tmp_path / "corpus", tmp_path / name, f"data.documents={by}")
     count = "2 documents of 12" if by == "line" else "1 document of 13"
     said = f"too little text: {count} characters in all, too few to train on some and hold out oth"
     assert str(caught.value).startswith(said)
@@ -235,11 +224,10 @@ def test_lines_are_named_where_text_is_plain(
 def test_what_a_weight_leaves_out_is_not_counted_as_text(tmp_path: Path) -> None:
     """A tenth of the documents is packed, and the held-out ones are a share of that."""
     source = write_jsonl(tmp_path / "text.jsonl", documents(2000))
-    config = tiny("crammed", data={"sources": [{"path": str(source), "weight": 0.1}]})
-    corpus = prepare(config.data, config.tokenizer, tmp_path / "made", SILENT, config.compute)
+    corpus = prepared(tmp_path / "made", [{"path": str(source), "weight": 0.1}])
     assert 0.03 < share(corpus) <= 0.05
     assert corpus.manifest["heldout"]["share"] == pytest.approx(share(corpus))
-    step = next(step for step in corpus.manifest["steps"] if step["step"] == WEIGHT_STEP)
+    step = step_of(corpus, WEIGHT_STEP)
     assert 1700 < step["dropped"] < 1900
     kept = corpus.manifest["documents"] + corpus.manifest["heldout"]["documents"]
     assert (step["kept"], kept + step["dropped"]) == (kept, 2000)

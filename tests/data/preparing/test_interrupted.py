@@ -15,12 +15,12 @@ import pytest
 from crammed.data import shards
 from crammed.data.corpus import Corpus
 from crammed.data.preparing import driver
-from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.extension import extend
 from crammed.formats import hub
 from crammed.formats.hub import SHORT_NAMES, HubDataset
 from crammed.machine import engine
 from crammed.terminal.progress import SILENT
+from support.corpora import prepared, step_of
 from support.text import documents, tiny, write_jsonl
 
 STEPS_OF_THE_DRIVER = (
@@ -61,7 +61,10 @@ class Stages:
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Corpus]:
     """Prepares several shards in all stages."""
     monkeypatch.setattr(shards, "SHARD_CHARACTERS", 20_000)
+    pairs = zip(documents(100), documents(100, seed=7), strict=True)
+    longer = [" ".join(pair) for pair in pairs]  # which repeat documents, some of them held out
     texts = [[f"{MENU}\n{text}" for text in documents(200, seed=seed)] for seed in (0, 1)]
+    texts[1] += longer
     first = write_jsonl(tmp_path / "first.jsonl", texts[0])
     second = tmp_path / "second.parquet"
     pq.write_table(pa.table({"text": texts[1]}), second, row_group_size=30)
@@ -73,10 +76,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Cor
         *near,
         "data.clean.repeated.unit=line",
     ]
-    config = tiny("crammed", *words, data={"sources": sources})
 
     def made(name: str) -> Corpus:
-        return prepare(config.data, config.tokenizer, tmp_path / name, SILENT, config.compute)
+        return prepared(tmp_path / name, sources, *words)
 
     return made
 
@@ -87,6 +89,7 @@ def test_it_ends_in_every_stage_in_turn(
     stages = Stages()
     monkeypatch.setattr(engine._ThisProcess, "map", lambda *given: stages.map(*given))
     whole = make("whole")
+    assert step_of(whole, "copies of held-out text")["dropped"] > 0
     assert len(stages.done) >= 10
     assert min(stages.done[each] for each in ("read", "select_shard", "pack_shards")) > 2
     for stage, jobs in stages.done.items():
@@ -134,13 +137,9 @@ def test_ray_reads_the_hub_and_extends_a_corpus_to_the_same_bytes(
         hub.SHORT_NAMES[name] = HubDataset(str(tmp_path / "hub" / name))
     found = []
     for kind in ("ray", "processes"):
-        config, more = (
-            tiny("crammed", f"compute.engine={kind}", data={"sources": [f"hub:{name}"]})
-            for name in ("base", "more")
-        )
-        base = prepare(
-            config.data, config.tokenizer, tmp_path / f"{kind}-base", SILENT, config.compute
-        )
+        word = f"compute.engine={kind}"
+        base = prepared(tmp_path / f"{kind}-base", "hub:base", word)
+        more = tiny("crammed", word, data={"sources": ["hub:more"]})
         larger = extend(base, more.data, tmp_path / f"{kind}-larger", SILENT, more.compute)
         assert larger.rows > base.rows
         found.append((base.sha256, larger.sha256))

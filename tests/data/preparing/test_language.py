@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,12 +14,11 @@ from crammed.cli import training
 from crammed.config import CleanConfig
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.cleaning.language import BEGINNING, identified_by, language_filter
-from crammed.data.preparing.driver import prepare
 from crammed.data.show import describe_corpus
 from crammed.errors import InputError
 from crammed.report.page import write_report
-from crammed.terminal.progress import SILENT
-from support.text import MODEL, documents, tiny
+from support.corpora import step_of
+from support.text import MODEL, documents
 
 pytest.importorskip("py3langid", reason="data.clean.languages needs it")
 
@@ -60,19 +58,12 @@ def test_an_unknown_language_is_refused_with_the_nearest() -> None:
         CleanConfig(languages=())
 
 
-def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "py3langid.langid", None)
-    config = tiny("crammed", "data.clean.languages=[en]", data={"sources": ["none.txt"]})
-    with pytest.raises(InputError, match=r"data\.clean\.languages needs py3langid"):
-        prepare(config.data, config.tokenizer, Path("never"), SILENT)
-
-
 def test_corpus_summary_report_and_card_say_that_the_rules_are_left(
     tmp_path: Path, make_corpus: Callable[..., Corpus], capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = [*documents(200), *(f"{text} {n}" for n in range(20) for text in TEXTS.values())]
     corpus = make_corpus(texts, "data.clean.languages=[en]")
-    (step,) = (each for each in corpus.manifest["steps"] if each["step"] == "languages")
+    step = step_of(corpus, "languages")
     assert (step["kept"], step["dropped"]) == (220, 80)
     why = f"data.clean.languages: {identified_by()}, a trained model, chose the documents"
     assert corpus.manifest["outside_rules"] == why

@@ -10,12 +10,12 @@ import pytest
 
 from crammed.config import MixConfig
 from crammed.data.corpus import Corpus
-from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.read.source import Source
 from crammed.data.preparing.select.mixing import mixed_weights
 from crammed.data.show import describe_sources, readings
 from crammed.errors import InputError
 from crammed.terminal.progress import Progress
+from support.corpora import prepared
 from support.text import documents, tiny, write_jsonl
 
 SIZES = {"wiki": 8000, "news": 1000, "web": 27000}
@@ -79,10 +79,9 @@ def make(folder: Path, *overrides: str, shares: tuple[float, float]) -> tuple[Co
     for name, count, share in zip(("wiki", "news"), (400, 60), shares, strict=True):
         file = write_jsonl(folder / f"{name}.jsonl", documents(count, seed=count))
         sources.append({"path": str(file), "name": name, "share": share})
-    config = tiny("crammed", *overrides, data={"sources": sources})
     said = io.StringIO()
     with Progress(said) as progress:
-        return prepare(config.data, config.tokenizer, folder / "made", progress), said.getvalue()
+        return prepared(folder / "made", sources, *overrides, progress=progress), said.getvalue()
 
 
 def test_a_corpus_has_the_shares_that_were_asked_for(tmp_path: Path) -> None:

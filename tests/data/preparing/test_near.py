@@ -23,7 +23,6 @@ from crammed.data.preparing.cleaning.near import (
     repeats_of,
 )
 from crammed.data.preparing.cleaning.words import words_of
-from crammed.errors import InputError
 from support.text import documents
 
 pytest.importorskip("rensa")
@@ -81,12 +80,6 @@ def test_pairs_are_found_as_often_as_the_curve_says() -> None:
         assert share == pytest.approx(1 - (1 - index**rows) ** bands, abs=0.15)
 
 
-def test_only_the_first_of_linked_documents_stays() -> None:
-    long = " ".join(documents(30))
-    texts = ["Something else altogether, of more than five words.", long, long + " End.", long]
-    assert repeats(texts) == [False, False, True, True]
-
-
 def test_case_and_punctuation_do_not_count() -> None:
     text = " ".join(documents(5))
     assert repeats([text, text.upper().replace(".", " ;")]) == [False, True]
@@ -108,16 +101,6 @@ def test_a_short_document_is_not_part_of_a_longer_one() -> None:
     assert repeats(["a", "a a a a a", "a a a a a a a"]) == [False, False, True]
 
 
-def test_links_reach_across_shards_and_through_others() -> None:
-    """Bands [1, 2], [3, 4], [1, 9], [3, 9]: the last links both groups into one."""
-    shards = [
-        np.array([[1, 2], [3, 4]], np.uint64),
-        np.zeros((0, 2), np.uint64),
-        np.array([[1, 9], [5, 1], [3, 9]], np.uint64),
-    ]
-    assert near_duplicates(shards) == [False, True, True, False, True]
-
-
 @given(st.lists(st.lists(st.tuples(*[st.integers(0, 9)] * 3), max_size=6), min_size=1, max_size=4))
 def test_near_duplicates_equals_its_reference(shards: list[list[tuple[int, ...]]]) -> None:
     arrays = [np.array(shard, np.uint64).reshape(-1, 3) for shard in shards]
@@ -133,12 +116,6 @@ def test_near_duplicates_equals_its_reference(shards: list[list[tuple[int, ...]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(near, "_MOST_WAITING", 0)  # as if there were a great many links
         assert near_duplicates(arrays) == expected
-
-
-def test_no_documents() -> None:
-    signer = Signer(0.8)
-    assert signer([]).shape == (0, signer.bands)
-    assert near_duplicates([signer([])]) == []
 
 
 def test_hashes_are_the_same_in_every_process() -> None:
@@ -158,9 +135,3 @@ def test_hashes_are_the_same_in_every_process() -> None:
     }
     here = Signer(0.8)(["short", "the quick brown fox jumps over the lazy dog"]).tolist()
     assert runs == {f"{here}\n"}
-
-
-def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rensa", None)
-    with pytest.raises(InputError, match=r"crammed\[dedup\]"):
-        Signer(0.8)

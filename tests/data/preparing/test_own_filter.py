@@ -13,12 +13,12 @@ from crammed.cli import corpora, training
 from crammed.config import CleanConfig
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.cleaning.own import own_filter
-from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.extension import extend
 from crammed.data.preparing.read import cleaning_job, reading_job
 from crammed.data.show import describe_corpus, dropped_samples
 from crammed.errors import InputError
 from crammed.terminal.progress import SILENT
+from support.corpora import prepared, step_of
 from support.text import documents, tiny, write_jsonl
 
 KEEP = '''
@@ -38,13 +38,12 @@ def file(tmp_path: Path) -> Path:
     return file
 
 
-def prepared(out: Path, function: str | None, *words: str, **options: Any) -> Corpus:
+def made_with(out: Path, function: str | None, *words: str, **options: Any) -> Corpus:
     text = out.with_name("text.jsonl")
     if not text.exists():
         write_jsonl(text, documents(300))
     named = () if function is None else (f"data.clean.function={function}",)
-    config = tiny("crammed", *named, *words, data={"sources": [str(text)]})
-    return prepare(config.data, config.tokenizer, out, SILENT, config.compute, **options)
+    return prepared(out, text, *named, *words, **options)
 
 
 def test_it_keeps_changes_and_drops(
@@ -54,8 +53,8 @@ def test_it_keeps_changes_and_drops(
     texts = documents(300)
     left = [each for each in texts if "fox" not in each]
     boats = sum("boats" in each for each in left)
-    made = prepared(tmp_path / "out", "mine.py:keep")
-    (step,) = (each for each in made.manifest["steps"] if each["step"] == "function")
+    made = made_with(tmp_path / "out", "mine.py:keep")
+    step = step_of(made, "function")
     assert step["dropped"] == 300 - len(left)
     assert (step["kept"], step["changed"]) == (len(left), boats)
     assert f"{boats} documents changed" in " ".join(dict(describe_corpus(made))["dropped"])
@@ -67,7 +66,7 @@ def test_it_keeps_changes_and_drops(
     own = tmp_path / "own"
     own.mkdir()
     write_jsonl(own / "text.jsonl", [each.replace("two boats", "a boat") for each in left])
-    assert (prepared(own / "out", None).path / "rows-00000.bin").read_bytes() == (
+    assert (made_with(own / "out", None).path / "rows-00000.bin").read_bytes() == (
         made.path / "rows-00000.bin"
     ).read_bytes()
 
@@ -107,7 +106,7 @@ def test_what_it_may_return(file: Path) -> None:
 
 def test_a_file_that_is_missing_or_changes_is_refused(tmp_path: Path, file: Path) -> None:
     with pytest.raises(InputError, match=r"cannot read .*none\.py \(No such file"):
-        prepared(tmp_path / "out", f"{tmp_path / 'none.py'}:keep")
+        made_with(tmp_path / "out", f"{tmp_path / 'none.py'}:keep")
     with pytest.raises(InputError, match=r"mine\.py changed while text was cleaned: repeat"):
         own_filter(f"{file}:keep@{'0' * 64}")
     with pytest.raises(ValueError, match=r"name it as FILE\.py:FUNCTION, such as my_filters"):
@@ -126,17 +125,17 @@ def test_a_changed_function_cleans_again(
 
     monkeypatch.setattr(reading_job, "clean_block", noting)
     work = tmp_path / "work"
-    first = prepared(tmp_path / "one", f"{file}:keep", work=work)
-    prepared(tmp_path / "two", f"{file}:keep", work=work)
+    first = made_with(tmp_path / "one", f"{file}:keep", work=work)
+    made_with(tmp_path / "two", f"{file}:keep", work=work)
     assert len(cleaned) == 1
     file.write_text(KEEP.replace("fox", "sailor"))
-    other = prepared(tmp_path / "three", f"{file}:keep", work=work)
+    other = made_with(tmp_path / "three", f"{file}:keep", work=work)
     assert len(cleaned) == 2
     assert other.manifest["documents"] != first.manifest["documents"]
 
 
 def test_a_corpus_is_extended_with_the_same_function_alone(tmp_path: Path, file: Path) -> None:
-    base = prepared(tmp_path / "base", f"{file}:keep")
+    base = made_with(tmp_path / "base", f"{file}:keep")
     more = tmp_path / "more"
     more.mkdir()
     write_jsonl(more / "text.jsonl", documents(100, seed=1))
@@ -154,10 +153,9 @@ def test_a_corpus_is_extended_with_the_same_function_alone(tmp_path: Path, file:
         extended(f"data.clean.function={other}:keep")
     made = extended(f"data.clean.function={file}:keep")
     assert made.manifest["data"] == base.manifest["data"]
-    (step,) = (each for each in made.manifest["steps"] if each["step"] == "function")
     both = [*documents(300), *documents(100, seed=1)]
-    assert step["dropped"] == sum("fox" in text for text in both)
-    plain = prepared(tmp_path / "plain", None)
+    assert step_of(made, "function")["dropped"] == sum("fox" in text for text in both)
+    plain = made_with(tmp_path / "plain", None)
     with pytest.raises(InputError, match="plain was cleaned without a function; leave it out"):
         corpora.prepare(
             [f"data.clean.function={file}:keep"],
@@ -181,7 +179,7 @@ def test_a_strangers_corpus_runs_no_code(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(file.parent)
-    base = prepared(tmp_path / "base", None)
+    base = made_with(tmp_path / "base", None)
     trace = planted(file)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     for named in (f"mine.py:keep@{digest}", f"{file}:keep", "mine.py:keep"):

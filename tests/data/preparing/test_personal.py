@@ -18,6 +18,7 @@ from crammed.data.preparing.cleaning.personal import masked
 from crammed.data.preparing.cleaning.steps import clean, steps_of
 from crammed.data.preparing.select.given_heldout import GivenHeldout
 from crammed.data.show import describe_corpus, dropped_samples
+from support.corpora import step_of
 from support.text import documents, tiny, write_jsonl
 
 WORDS = {
@@ -144,7 +145,7 @@ def test_masks_are_counted_and_shown(make_corpus: Callable[..., Corpus]) -> None
     texts = [f"{text} {text} Write to jane{n}@example.com." for n, text in enumerate(documents(20))]
     others = documents(200, seed=1)
     corpus = make_corpus([*texts, *others, "jane@example.com"], "data.clean.personal=mask")
-    (step,) = (each for each in corpus.manifest["steps"] if each["step"] == "personal")
+    step = step_of(corpus, "personal")
     assert (step["kept"], step["dropped"], step["changed"]) == (221, 0, 21)
     assert "personal: 21 documents changed" in " ".join(dict(describe_corpus(corpus))["dropped"])
     shown = [

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import fcntl
-import gzip
 import io
 import itertools
 import json
@@ -18,6 +17,7 @@ import pytest
 
 from crammed.data import shards
 from crammed.data.corpus import Corpus
+from crammed.data.heldout import heldout_texts, rows_of_corpus
 from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.manifest import changed_files
 from crammed.data.preparing.read import cleaning_job, reading_job
@@ -27,50 +27,51 @@ from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.terminal.progress import SILENT, Progress
 from support.command import dying, python
-from support.corpora import tokens_of
+from support.corpora import prepared, tokens_of
 from support.samples import tarred, zipped
-from support.text import documents, sentences, tiny, write_jsonl
+from support.text import documents, tiny, write_jsonl
 
 
-def test_rows_are_the_documents_tokens_with_separators(make_corpus: Callable[..., Corpus]) -> None:
+@pytest.mark.parametrize("sep", [True, False])
+@pytest.mark.parametrize("cls", [True, False])
+def test_rows_are_the_documents_tokens_and_what_frames_them(
+    make_corpus: Callable[..., Corpus], sep: bool, cls: bool
+) -> None:
     texts = documents(300)
-    corpus = make_corpus(texts)
-    held = {
-        json.loads(line)["text"]
-        for line in gzip.decompress(corpus.heldout.read_bytes()).splitlines()
-    }
-    expected = [
-        token
-        for text in texts
-        if text not in held
-        for token in (*corpus.tokenizer.encode(text, add_special_tokens=False).ids, SEP)
-    ]
-    stream = corpus.read(np.arange(corpus.rows)).flatten().tolist()
+    corpus = make_corpus(texts, f"data.sep={sep}".lower(), f"data.cls={cls}".lower())
+    held = list(heldout_texts(corpus.heldout))
+
+    def tokens(text: str) -> list[int]:
+        ids = corpus.tokenizer.encode(text, add_special_tokens=False).ids
+        return [*[CLS] * cls, *ids, *[SEP] * sep]
+
+    expected = [token for text in texts if text not in held for token in tokens(text)]
+    stream = tokens_of(corpus)
     assert stream == expected[: len(stream)]
     assert len(expected) - len(stream) == corpus.manifest["tokens_left_out"] < corpus.row_length
     assert corpus.manifest["tokens"] == len(expected)
-    assert expected.count(SEP) == corpus.manifest["documents"] == 300 - len(held)
+    assert corpus.manifest["documents"] == 300 - len(held)
     assert 0 < len(held) < 30
+    assert (SEP in rows_of_corpus(corpus, 500).ids) == sep
 
 
-def test_heldout_never_shares_a_document_with_training(make_corpus: Callable[..., Corpus]) -> None:
-    texts = documents(100)
-    corpus = make_corpus([*texts, *texts], "data.clean.exact=false")
-    held = [
-        json.loads(line)["text"]
-        for line in gzip.decompress(corpus.heldout.read_bytes()).splitlines()
-    ]
-    assert len(held) == 2 * len(set(held))  # both copies on the same side
-    assert corpus.manifest["documents"] + len(held) == 200
+def test_held_out_tokens_are_counted_without_those_that_frame_documents(
+    make_corpus: Callable[..., Corpus],
+) -> None:
+    corpus = make_corpus(documents(200), "data.sep=false", "data.cls=true")
+    held = list(heldout_texts(corpus.heldout))
+    tokens = sum(len(corpus.tokenizer.encode(text, add_special_tokens=False)) for text in held)
+    share = corpus.manifest["heldout"]["tokens_per_character"]
+    assert share == pytest.approx(tokens / sum(map(len, held)))
 
 
-def test_same_bytes_every_time(tmp_path: Path, text_file: Path) -> None:
-    config = tiny(data={"sources": [str(text_file)]})
-    both = [prepare(config.data, config.tokenizer, tmp_path / n, SILENT) for n in ("a", "b")]
-    assert both[0].manifest == both[1].manifest
-    assert both[0].sha256 == both[1].sha256
-    assert not list(both[0].damaged())
-    assert str(tmp_path) not in json.dumps(both[0].manifest)
+def test_what_needs_sep_is_refused_without_it() -> None:
+    for word, said in (
+        ("train.attention=document", r"needs data\.sep=true"),
+        ("data.orders=[fragments]", "fragments counts"),
+    ):
+        with pytest.raises(InputError, match=said):
+            tiny("crammed", "data.sep=false", word)
 
 
 def test_surrogates_and_control_characters_do_no_harm(make_corpus: Callable[..., Corpus]) -> None:
@@ -82,11 +83,8 @@ def test_unigram_cross_entropy_by_hand(corpus: Corpus) -> None:
     counts = counts.astype(float) + 1
     held = [
         token
-        for line in gzip.decompress(corpus.heldout.read_bytes()).splitlines()
-        for token in (
-            *corpus.tokenizer.encode(json.loads(line)["text"], add_special_tokens=False).ids,
-            SEP,
-        )
+        for text in heldout_texts(corpus.heldout)
+        for token in (*corpus.tokenizer.encode(text, add_special_tokens=False).ids, SEP)
     ]
     expected = -sum(math.log(counts[t] / counts.sum()) for t in held) / len(held)
     assert corpus.manifest["heldout"]["unigram_cross_entropy"] == pytest.approx(expected, rel=0.01)
@@ -113,42 +111,16 @@ def test_too_little_data_leaves_nothing_behind(
 def test_a_fault_late_in_the_data_leaves_nothing_behind(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "source.jsonl", documents(50))
     source.write_text(source.read_text() + "not json\n")
-    config = tiny(data={"sources": [str(source)]})
     with pytest.raises(InputError, match="line 51"):
-        prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
+        prepared(tmp_path / "out", source)
     assert [path.name for path in tmp_path.iterdir()] == ["source.jsonl"]
 
 
 def test_an_occupied_folder_is_refused(tmp_path: Path, text_file: Path) -> None:
     (tmp_path / "mine.txt").write_text("precious")
-    config = tiny(data={"sources": [str(text_file)]})
     with pytest.raises(InputError, match="exists already"):
-        prepare(config.data, config.tokenizer, tmp_path, SILENT)
+        prepared(tmp_path, text_file)
     assert (tmp_path / "mine.txt").read_text() == "precious"
-
-
-def test_a_damaged_corpus_is_noticed(tmp_path: Path, text_file: Path) -> None:
-    config = tiny(data={"sources": [str(text_file)]})
-    made = prepare(config.data, config.tokenizer, tmp_path / "c", SILENT)
-    rows = made.path / "rows-00000.bin"
-    content = bytearray(rows.read_bytes())
-    content[10] ^= 1
-    rows.write_bytes(content)
-    assert list(Corpus(made.path).damaged()) == ["rows-00000.bin"]
-    rows.write_bytes(content[:-2])
-    with pytest.raises(InputError, match="damaged"):
-        Corpus(made.path)
-    with pytest.raises(InputError, match="is not a corpus"):
-        Corpus(tmp_path / "elsewhere")
-
-
-def test_lines_as_documents(tmp_path: Path) -> None:
-    file = tmp_path / "lines.txt"
-    file.write_text("\n".join(sentences(500)))
-    options = ["data.documents=line", "data.heldout_copies=keep"]
-    config = tiny("crammed", *options, data={"sources": [str(file)]})
-    made = prepare(config.data, config.tokenizer, tmp_path / "c", SILENT)
-    assert made.manifest["documents"] + made.manifest["heldout"]["documents"] == 500
 
 
 @pytest.fixture
@@ -201,17 +173,20 @@ def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path, text_file: P
     )
     made = []
     for workers in (1, 3):
-        config = tiny(
-            "crammed",
-            f"compute.workers={workers}",
-            "data.orders=[common-first,fragments]",
-            f"data.clean.function={tmp_path / 'own.py'}:keep",
-            "data.clean.repeated.min_characters=20",
-            data={"sources": [str(text_file)]},
-        )
         out = tmp_path / f"{workers}"
-        made.append(prepare(config.data, config.tokenizer, out, SILENT, config.compute))
+        made.append(
+            prepared(
+                out,
+                text_file,
+                f"compute.workers={workers}",
+                "data.orders=[common-first,fragments]",
+                f"data.clean.function={tmp_path / 'own.py'}:keep",
+                "data.clean.repeated.min_characters=20",
+            )
+        )
     assert made[0].sha256 == made[1].sha256
+    assert not list(made[0].damaged())
+    assert str(tmp_path) not in json.dumps(made[0].manifest)
     steps = {step["step"]: step.get("changed") for step in made[0].manifest["steps"]}
     assert (steps["function"], steps["repeated lines"]) == (600, 599)
 
@@ -282,14 +257,13 @@ def test_kept_work_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_two_processes_cannot_prepare_the_same_corpus(tmp_path: Path, text_file: Path) -> None:
-    config = tiny(data={"sources": [str(text_file)]})
     work = tmp_path / ".out.preparing"
     work.mkdir()
     with (work / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(InputError, match="another process"):
-            prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
-    prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
+            prepared(tmp_path / "out", text_file)
+    prepared(tmp_path / "out", text_file)
 
 
 def test_damaged_files_are_skipped_and_named_if_configured(tmp_path: Path) -> None:
@@ -299,12 +273,11 @@ def test_damaged_files_are_skipped_and_named_if_configured(tmp_path: Path) -> No
         write_jsonl(folder / f"{number}.jsonl", documents(60, seed=number))
     bad = folder / "2.jsonl"
     bad.write_text(bad.read_text() + "not json\n")
-    config = tiny("crammed", "compute.workers=1", data={"sources": [str(folder)]})
     with pytest.raises(InputError, match=r"2\.jsonl, line 61"):
-        prepare(config.data, config.tokenizer, tmp_path / "out", SILENT, config.compute)
+        prepared(tmp_path / "out", folder, "compute.workers=1")
     options = ["compute.workers=1", "data.unreadable=skip", "data.heldout_copies=keep"]
     config = tiny("crammed", *options, data={"sources": [str(folder)]})
-    made = prepare(config.data, config.tokenizer, tmp_path / "out", SILENT, config.compute)
+    made = prepared(tmp_path / "out", folder, *options)
     (skipped,) = made.manifest["skipped"]
     assert (skipped["part"], skipped["records"]) == ("2.jsonl", 1)
     assert skipped["why"].startswith("1 damaged record left out, the first: texts/2.jsonl, line 61")
@@ -316,7 +289,7 @@ def test_damaged_files_are_skipped_and_named_if_configured(tmp_path: Path) -> No
     for file in folder.iterdir():
         file.write_text("not json")
     with pytest.raises(InputError, match="not valid JSON"):
-        prepare(config.data, config.tokenizer, tmp_path / "none", SILENT, config.compute)
+        prepared(tmp_path / "none", folder, *options)
 
 
 def _from_sources(tmp_path: Path, *overrides: str, **sources: dict[str, Any]) -> Corpus:
@@ -325,8 +298,7 @@ def _from_sources(tmp_path: Path, *overrides: str, **sources: dict[str, Any]) ->
     for number, (name, settings) in enumerate(sources.items()):
         path = write_jsonl(tmp_path / f"{name}.jsonl", documents(100, seed=number))
         listed.append({"path": str(path), "name": name, **settings})
-    config = tiny("crammed", *overrides, data={"sources": listed})
-    return prepare(config.data, config.tokenizer, tmp_path / "made", SILENT)
+    return prepared(tmp_path / "made", listed, *overrides)
 
 
 def test_weights_repeat_documents_and_caps_end_sources(tmp_path: Path) -> None:
@@ -341,13 +313,6 @@ def test_weights_repeat_documents_and_caps_end_sources(tmp_path: Path) -> None:
     assert max(packed.values()) == 2
 
 
-def test_documents_may_begin_with_cls(make_corpus: Callable[..., Corpus]) -> None:
-    corpus = make_corpus(documents(100), "data.cls=true")
-    tokens = tokens_of(corpus)
-    assert tokens[0] == CLS
-    assert all(tokens[p + 1] == CLS for p, t in enumerate(tokens[:-1]) if t == SEP)
-
-
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
 def test_every_kind_of_tokenizer(make_corpus: Callable[..., Corpus], kind: str) -> None:
     corpus = make_corpus(documents(300), f"tokenizer.kind={kind}", "tokenizer.vocab_size=600")
@@ -358,8 +323,7 @@ def test_every_kind_of_tokenizer(make_corpus: Callable[..., Corpus], kind: str) 
 
 def test_a_tokenizer_can_be_supplied(tmp_path: Path, text_file: Path, corpus: Corpus) -> None:
     file = corpus.path / "tokenizer.json"
-    config = tiny("crammed", f"tokenizer.file={file}", data={"sources": [str(text_file)]})
-    made = prepare(config.data, config.tokenizer, tmp_path / "made", SILENT)
+    made = prepared(tmp_path / "made", text_file, f"tokenizer.file={file}")
     assert made.rows == corpus.rows
     assert np.array_equal(made.read(np.arange(made.rows)), corpus.read(np.arange(made.rows)))
     assert str(file) not in (made.path / "manifest.json").read_text()
@@ -372,15 +336,16 @@ def test_a_tokenizer_can_be_supplied(tmp_path: Path, text_file: Path, corpus: Co
         ("data.clean.near=0.8", "scipy", "dedup"),
         ("data.clean.substring=100", "pydivsufsort", "dedup"),
         ("tokenizer.kind=unigram", "sentencepiece", "unigram"),
+        ("data.clean.languages=[en]", "py3langid.langid", "language"),
+        ("data.clean.entities=any", "spacy", "entities"),
     ],
 )
 def test_a_missing_extra_is_named_before_anything_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str, library: str, extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    config = tiny("crammed", override, data={"sources": [str(tmp_path / "not-looked-for")]})
     with pytest.raises(InputError, match=rf"crammed\[{extra}\]"):
-        prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
+        prepared(tmp_path / "out", tmp_path / "not-looked-for", override)
     assert not list(tmp_path.iterdir())
 
 
@@ -390,9 +355,8 @@ def test_characters_that_the_tokenizer_drops_are_reported(tmp_path: Path) -> Non
     for stripped in (True, False):
         said = io.StringIO()
         override = f"tokenizer.strip_accents={str(stripped).lower()}"
-        config = tiny("crammed", override, data={"sources": [str(source)]})
         out = tmp_path / str(stripped)
-        prepare(config.data, config.tokenizer, out, Progress(said))
+        prepared(out, source, override, progress=Progress(said))
         words = "tokenizer.strip_accents=false keeps them"
         assert (words in said.getvalue()) == stripped
 
@@ -403,9 +367,8 @@ def test_ignored_files_are_reported(tmp_path: Path) -> None:
     write_jsonl(folder / "a.jsonl", documents(200))
     for name in ("b.md", "below/c.md", "d.html", ".hidden", "e.json"):
         (folder / name).write_text("[]")
-    config = tiny("crammed", data={"sources": [str(folder)]})
     said = io.StringIO()
-    prepare(config.data, config.tokenizer, tmp_path / "out", Progress(said))
+    prepared(tmp_path / "out", folder, progress=Progress(said))
     words = next(line for line in said.getvalue().splitlines() if "other formats" in line)
     passed = sorted(words.partition("other formats: ")[2].split(", "))
     assert passed == ["1 .html", "1 .json", "2 .md"]
@@ -421,11 +384,10 @@ def test_files_that_are_ignored_in_archives_are_reported_with_the_others(
     content = {f"{n}.txt": text.encode() for n, text in enumerate(documents(200))}
     content |= {"b.pdf": b"%PDF", "below/c.pdf": b"%PDF", "program": b"\0", ".hidden.pdf": b"%PDF"}
     (folder / f"a{suffix}").write_bytes(archived(content))
-    config = tiny("crammed", data={"sources": [str(folder)]})
     for out in ("one", "again"):  # the second time, nothing is read
         said = io.StringIO()
         work = tmp_path / "work"
-        prepare(config.data, config.tokenizer, tmp_path / out, Progress(said), work=work)
+        prepared(tmp_path / out, folder, progress=Progress(said), work=work)
         lines = [line for line in said.getvalue().splitlines() if "other formats" in line]
         assert [line.partition("formats: ")[2] for line in lines] == [
             "1 .pdf",
@@ -437,14 +399,13 @@ def test_a_ray_cluster_makes_the_same_bytes(tmp_path: Path, text_file: Path) -> 
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    config = tiny("crammed", "compute.engine=ray", data={"sources": [str(text_file)]})
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     try:
         cluster.add_node(num_cpus=1)
         cluster.connect()
-        made = prepare(config.data, config.tokenizer, tmp_path / "ray", SILENT, config.compute)
+        made = prepared(tmp_path / "ray", text_file, "compute.engine=ray")
     finally:
         ray.shutdown()
         cluster.shutdown()
-    here = prepare(config.data, config.tokenizer, tmp_path / "here", SILENT)
+    here = prepared(tmp_path / "here", text_file)
     assert made.sha256 == here.sha256

@@ -12,10 +12,9 @@ import pytest
 from crammed.data import shards
 from crammed.data.corpus import Corpus
 from crammed.data.preparing import driver
-from crammed.data.preparing.driver import prepare
 from crammed.errors import InputError
-from crammed.terminal.progress import SILENT
-from support.text import documents, tiny, write_jsonl
+from support.corpora import prepared
+from support.text import documents, write_jsonl
 
 
 @pytest.fixture
@@ -27,9 +26,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _prepare(source: Path, name: str = "out") -> Corpus:
     options = ["compute.workers=1", "data.heldout_fraction=0.05", "data.orders=[fragments]"]
-    config = tiny("crammed", *options, data={"sources": [str(source)]})
-    out = source.parent / name
-    return prepare(config.data, config.tokenizer, out, SILENT, config.compute)
+    return prepared(source.parent / name, source, *options)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import accumulate, pairwise
 
 import pytest
@@ -67,39 +66,8 @@ def test_spans_are_in_order_and_apart(texts: list[str], shortest: int) -> None:
         assert ends[-1] <= len(text)
 
 
-def test_parts_of_characters_do_not_repeat() -> None:
-    texts = ["abcd😀".encode(), "abcd😁".encode(), "\U0005f600abcd".encode(), "😀abcd".encode()]
-    assert repeated_spans(texts, 4) == [[], [(0, 4)], [(4, 8)], [(0, 8)]]
-
-
-def test_the_first_occurrence_stays() -> None:
-    passage = b"a passage that two texts share"
-    texts = [b"one: " + passage + b"!", passage + b" two", b"3-" + passage]
-    assert repeated_spans(texts, 20) == [[], [(0, 30)], [(2, 32)]]
-
-
-def test_the_beginning_of_what_repeats_without_a_break_stays() -> None:
-    assert repeated_spans([b"-" * 100], 20) == [[(20, 100)]]
-
-
-def test_nothing_repeats_across_the_end_of_a_text() -> None:
-    """The joined bytes abcdefabcdef repeat abcdef, but no text contains it."""
-    assert repeated_spans([b"abc", b"def", b"abc", b"def"], 4) == [[], [], [], []]
-
-
-def test_empty_texts_keep_their_place() -> None:
-    assert repeated_spans([b"", b"abcd", b"", b"abcd", b""], 4) == [[], [], [], [(0, 4)], []]
-    assert repeated_spans([], 20) == []
-
-
 def test_too_much_text_is_refused_with_an_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(substring, "MOST_BYTES", 9)
     assert repeated_spans([b"abcdefghi"], 20) == [[]]
     with pytest.raises(InputError, match=r"10 bytes .* data\.clean\.near"):
         repeated_spans([b"abcde", b"fghij"], 20)
-
-
-def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pydivsufsort", None)
-    with pytest.raises(InputError, match=r"crammed\[dedup\]"):
-        repeated_spans([b"abc"], 20)

@@ -17,13 +17,12 @@ from crammed.config import RepeatedConfig
 from crammed.data import shards
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
-from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.select import units
 from crammed.data.preparing.select.units import in_several, units_of
 from crammed.data.show import describe_corpus, dropped_samples
 from crammed.data.tokenization.tokenizer import SEP
-from crammed.terminal.progress import SILENT
-from support.text import sentences, tiny, write_jsonl
+from support.corpora import prepared, step_of
+from support.text import sentences, write_jsonl
 
 Unit = Literal["line", "paragraph"]
 
@@ -80,11 +79,9 @@ def corpus_texts() -> list[str]:
     return [*texts, "\n".join(menus), *texts[:5]]
 
 
-def prepared(out: Path, texts: list[str], *words: str, **options: Any) -> Corpus:
+def made_of(out: Path, texts: list[str], *words: str, **options: Any) -> Corpus:
     text = write_jsonl(out.with_name("text.jsonl"), texts)
-    words = (*words, "data.heldout_copies=keep")
-    config = tiny("crammed", *words, data={"sources": [str(text)]})
-    return prepare(config.data, config.tokenizer, out, SILENT, config.compute, **options)
+    return prepared(out, text, *words, "data.heldout_copies=keep", **options)
 
 
 @pytest.mark.parametrize(("unit", "fewest"), [("line", 2), ("line", 3), ("paragraph", 2)])
@@ -96,11 +93,11 @@ def test_equals_its_reference(
     monkeypatch.setattr(units, "AT_ONCE", 100)
     texts = corpus_texts()
     words = [f"data.clean.repeated.unit={unit}", f"data.clean.repeated.documents={fewest}"]
-    made = prepared(tmp_path / "out", texts, *words)
+    made = made_of(tmp_path / "out", texts, *words)
     before = list(dict.fromkeys(texts))
     left = reference(before, RepeatedConfig(unit=unit, documents=fewest))
     empty = sum(not text.strip() for text in left)
-    (step,) = (each for each in made.manifest["steps"] if each["step"] == f"repeated {unit}s")
+    step = step_of(made, f"repeated {unit}s")
     changed = sum(text != own for text, own in zip(before, left, strict=True))
     assert (step["dropped"], step["changed"]) == (empty, changed - empty)
     assert step["characters"] == sum(map(len, before)) - sum(map(len, left)) > 0
@@ -165,11 +162,11 @@ def test_the_lines_of_a_block_are_written_once(
     texts, work = corpus_texts(), tmp_path / "work"
     for number, fewest in enumerate((2, 3)):
         words = f"data.clean.repeated.documents={fewest}"
-        prepared(tmp_path / str(number), texts, words, work=work)
+        made_of(tmp_path / str(number), texts, words, work=work)
     assert len(read) == len(texts)
     others = [text.translate({ord("a"): "o", ord("o"): "a"}) for text in texts]
-    again = prepared(tmp_path / "again", others, "data.clean.repeated.unit=line", work=work)
-    afresh = prepared(tmp_path / "afresh", others, "data.clean.repeated.unit=line")
+    again = made_of(tmp_path / "again", others, "data.clean.repeated.unit=line", work=work)
+    afresh = made_of(tmp_path / "afresh", others, "data.clean.repeated.unit=line")
     assert again.sha256 == afresh.sha256
 
 
@@ -177,16 +174,13 @@ def test_passages_are_cut_out_of_what_is_left(tmp_path: Path) -> None:
     pytest.importorskip("pydivsufsort")
     words = ["data.clean.repeated.unit=line", "data.clean.substring=25"]
     texts = corpus_texts()
-    made = prepared(tmp_path / "out", texts, *words)
+    made = made_of(tmp_path / "out", texts, *words)
     (tmp_path / "own").mkdir()
     left = [
         text for text in reference(list(dict.fromkeys(texts)), RepeatedConfig()) if text.strip()
     ]
-    other = prepared(tmp_path / "own" / "out", left, words[1])
-    steps = [
-        next(step for step in each.manifest["steps"] if step["step"] == "repeated passages")
-        for each in (made, other)
-    ]
-    assert steps[0] == steps[1]
-    assert steps[0]["changed"] > 0
-    assert made.manifest["documents"] + made.manifest["heldout"]["documents"] == steps[0]["kept"]
+    other = made_of(tmp_path / "own" / "out", left, words[1])
+    step = step_of(made, "repeated passages")
+    assert step == step_of(other, "repeated passages")
+    assert step["changed"] > 0
+    assert made.manifest["documents"] + made.manifest["heldout"]["documents"] == step["kept"]

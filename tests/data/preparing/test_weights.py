@@ -13,17 +13,15 @@ from hypothesis import strategies as st
 
 from crammed.data import shards
 from crammed.data.corpus import Corpus
-from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.pack.packing_job import packing_groups, spread_copies
 from crammed.data.tokenization.tokenizer import SEP
 from crammed.errors import InputError
-from crammed.terminal.progress import SILENT
+from support.corpora import prepared
 from support.text import documents, tiny, write_jsonl
 
 
 def made(tmp_path: Path, *sources: dict[str, Any]) -> Corpus:
-    config = tiny("crammed", "compute.workers=1", data={"sources": list(sources)})
-    return prepare(config.data, config.tokenizer, tmp_path / "made", SILENT, config.compute)
+    return prepared(tmp_path / "made", list(sources), "compute.workers=1")
 
 
 def distances(corpus: Corpus) -> list[int]:

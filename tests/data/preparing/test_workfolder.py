@@ -16,7 +16,6 @@ import pytest
 from crammed.data import shards
 from crammed.data.corpus import Corpus
 from crammed.data.preparing import driver
-from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.read import cleaning_job, reading_job
 from crammed.data.preparing.workfolder import remove_left_overs
 from crammed.errors import InputError
@@ -26,6 +25,7 @@ from crammed.files.scratch import scratch_folder
 from crammed.pipeline import _corpus_of as corpus_of
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import SILENT
+from support.corpora import prepared
 from support.text import documents, tiny, write_jsonl
 
 KEPT = "; what is finished is kept, and the corrected command continues from there"
@@ -43,8 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _prepare(folder: Path, out: str = "out", work: Path | None = None, *words: str) -> Corpus:
-    config = tiny("crammed", "compute.workers=1", *words, data={"sources": [str(folder)]})
-    return prepare(config.data, config.tokenizer, folder.parent / out, SILENT, config.compute, work)
+    return prepared(folder.parent / out, folder, "compute.workers=1", *words, work=work)
 
 
 class _Cleaning:
@@ -121,27 +120,6 @@ def test_steps_whose_result_is_damaged_are_repeated(folder: Path, cleaning: _Cle
     assert cleaning.calls == 4 + 3
 
 
-@pytest.mark.parametrize("left", [0, 100, 5000])
-def test_rows_that_a_power_cut_took_are_packed_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, left: int
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(driver, "pack_tails", _full_disk)
-        with pytest.raises(InputError, match="the disk is full"):
-            _prepare(folder)
-    (rows,) = folder.parent.glob(".out.preparing/made-*/corpus/rows-00001.bin")
-    content = rows.read_bytes()
-    rows.write_bytes(content[:left] + bytes(len(content) - left if left else 0))
-    assert rows.read_bytes() != content
-    made = _prepare(folder)
-    assert made.sha256 == _prepare(folder, "afresh").sha256
-    assert not list(made.damaged())
-
-
-def _full_disk(*_: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
 def _killed_after_publishing(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
     """Leave the disk as a kill right after publishing does."""
 
@@ -186,24 +164,35 @@ def test_what_was_published_is_made_anew_for_another_place(
     assert not list(work.glob("made-*"))
 
 
-def _stopped_before_publishing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Prepare up to the moment at which the corpus moves into place; where it lies until then."""
+def _stopped(folder: Path, monkeypatch: pytest.MonkeyPatch, function: str = "publish") -> Path:
+    """Prepare up to the moment at which the corpus moves into place, or another; where it lies."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(driver, "publish", stop)
+        patch.setattr(driver, function, stop)
         with pytest.raises(KeyboardInterrupt):
             _prepare(folder)
     (made,) = folder.parent.glob(".out.preparing/made-*")
     return made
 
 
+def test_rows_that_a_power_cut_took_are_packed_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = _stopped(folder, monkeypatch, "pack_tails") / "corpus" / "rows-00001.bin"
+    content = rows.read_bytes()
+    rows.write_bytes(content[:100] + bytes(len(content) - 100))
+    made = _prepare(folder)
+    assert made.sha256 == _prepare(folder, "afresh").sha256
+    assert not list(made.damaged())
+
+
 def test_what_was_about_to_be_published_is_not_made_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = _stopped_before_publishing(folder, monkeypatch)
+    made = _stopped(folder, monkeypatch)
     manifest = made / "corpus" / "manifest.json"
     inode = manifest.stat().st_ino
     corpus = _prepare(folder)
@@ -215,8 +204,7 @@ def test_what_was_about_to_be_published_is_not_made_again(
 def test_what_was_about_to_be_published_is_compared_with_its_hashes(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = _stopped_before_publishing(folder, monkeypatch)
-    heldout = made / "corpus" / "heldout.jsonl.gz"
+    heldout = _stopped(folder, monkeypatch) / "corpus" / "heldout.jsonl.gz"
     heldout.write_bytes(bytes(heldout.stat().st_size))
     assert not list(_prepare(folder).damaged())
 
@@ -225,7 +213,7 @@ def test_what_was_about_to_be_published_is_compared_with_its_hashes(
 def test_a_corpus_lists_nothing_that_a_kill_left(
     folder: Path, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
-    made = _stopped_before_publishing(folder, monkeypatch)
+    made = _stopped(folder, monkeypatch)
     (made / "publishing").unlink()
     (made / "corpus" / "manifest.json").rename(made / "corpus" / kept)
     corpus = _prepare(folder)
