@@ -11,7 +11,7 @@ from typing import Any
 
 import layout
 from crammed.evaluation.decision import cell, ways_in
-from layout import row_of, rule
+from layout import row_of, table
 
 
 def adapted_table(words: list[str]) -> str:
@@ -24,7 +24,7 @@ def adapted_table(words: list[str]) -> str:
         row_of(name, f"{one['updates']:,}", f"{one['tokens']:,}", _loss(one), _memory(one))
         for name, one in sorted(found.items(), key=lambda item: item[1]["heldout"]["loss@0.15"])
     ]
-    return "\n".join([head, rule(head), *rows]) + "\n"
+    return table(head, rows)
 
 
 def _loss(run: dict[str, Any]) -> str:
@@ -47,7 +47,7 @@ def decisions_table(words: list[str]) -> str:
             for name, each in scores.items()
         ]
     head = row_of("text", "task", *ways)
-    return "\n".join([head, rule(head), *rows]) + "\n"
+    return table(head, rows)
 
 
 def _shown(score: dict[str, Any], way: str) -> str:

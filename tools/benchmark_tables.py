@@ -13,7 +13,7 @@ import numpy as np
 
 import layout
 from crammed.quantity import quantity
-from layout import filled, found, row_of, tabled, there, unrepeated, wrapped
+from layout import filled, found, row_of, table, tabled, there, unrepeated, wrapped
 
 TERABYTE = 1e12  # bytes
 PREPARED = {
@@ -36,7 +36,7 @@ def prepare_table(names: list[str]) -> str:
     (name,) = names
     benchmark = _benchmark(name)
     runs = {run["what"]: run for run in benchmark["runs"]}
-    lines = ["| run | text | time | rate | peak memory |", "|---|---|---|---|---|"]
+    lines = []
     for what, run in runs.items():
         if "seconds" in run:
             label = PREPARED.get(what, what)
@@ -66,14 +66,13 @@ def prepare_table(names: list[str]) -> str:
         f"{hours * made['cores'] / 32:.1f} hours, if the disk and the steps that the main process "
         "does by itself keep up; that has not been tried."
     )
-    lines += ["", wrapped(*words), "", larger]
-    return "\n".join(lines) + "\n"
+    return table("| run | text | time | rate | peak memory |", lines, wrapped(*words), larger)
 
 
 def memory_table(names: list[str]) -> str:
     """How much memory preparing takes, by the number of shards or of files."""
     results = [_benchmark(name) for name in names]
-    lines = ["| | main process | all processes | documents |", "|---|---|---|---|"]
+    lines = []
     for run in (run for result in results for run in result["runs"]):
         sizes = (run["main_process_megabytes"], run["peak_memory_megabytes"])
         cells = (f"{size:.0f} MB" for size in sizes)
@@ -84,14 +83,13 @@ def memory_table(names: list[str]) -> str:
         "sets. Shards have 4,000 characters here instead of 16 million, and files 1 KB "
         f"(`benchmarks/prepare_memory.py`, commit {commits})."
     )
-    return "\n".join([*lines, "", words]) + "\n"
+    return table("| | main process | all processes | documents |", lines, words)
 
 
 def stages_table(names: list[str]) -> str:
     """What preparing text spends its CPU time on: given a tokenizer, and training one."""
     results = [_benchmark(name) for name in names]
-    lines = [row_of("stage", *(f"tokenizer {each['tokenizer']}" for each in results))]
-    lines.append("|---" * (len(results) + 1) + "|")
+    head, lines = row_of("stage", *(f"tokenizer {each['tokenizer']}" for each in results)), []
     spent = [result["cpu_seconds"] for result in results]
     for stage in dict.fromkeys(stage for each in spent for stage in each):
         shares = (
@@ -106,7 +104,7 @@ def stages_table(names: list[str]) -> str:
         f"{', '.join(part['sha256'][:12] for part in first['data'])}; "
         f"`benchmarks/prepare_profile.py`, commit {first['environment']['commit']})."
     )
-    return "\n".join([*lines, "", words]) + "\n"
+    return table(head, lines, words)
 
 
 def copies_table(names: list[str]) -> str:
@@ -114,8 +112,7 @@ def copies_table(names: list[str]) -> str:
     (name,) = names
     benchmark = _benchmark(name)
     files = benchmark["files"]
-    head = row_of("copies", *(f"kept of {each['source']}" for each in files))
-    lines = [head, "|---" * (len(files) + 1) + "|"]
+    head, lines = row_of("copies", *(f"kept of {each['source']}" for each in files)), []
     for trials in zip(*(each["trials"] for each in files), strict=True):
         for kind in trials[0]["copies"]:
             counts = [trial["copies"][kind] for trial in trials]
@@ -138,7 +135,7 @@ def copies_table(names: list[str]) -> str:
         f"include real ones. {sources} (`benchmarks/copies.py`, commit "
         f"{benchmark['environment']['commit']})."
     )
-    return "\n".join([*lines, "", words]) + "\n"
+    return table(head, lines, words)
 
 
 def finetune_table(names: list[str]) -> str:
@@ -149,12 +146,11 @@ def finetune_table(names: list[str]) -> str:
     """
     benchmark, *more = map(_benchmark, names)
     longer = {each["task"]: each for each in more}
-    lines = [
-        "| task | training rows | metric | ours | plain loop "
-        "| difference of means, 95 % interval |",
-        "|---|---|---|---|---|---|",
-    ]
-    intervals = []
+    head = row_of(
+        *("task", "training rows", "metric", "ours", "plain loop"),
+        "difference of means, 95 % interval",
+    )
+    lines, intervals = [], []
     for task, score in benchmark["ours"]["scores"].items():
         runs = [run for run in benchmark["plain_runs"] if run["task"] == task]
         theirs = [run["scores"][score["metric"]] for run in runs]
@@ -164,9 +160,7 @@ def finetune_table(names: list[str]) -> str:
         intervals.append((low, high))
         seeds = " | ".join(", ".join(f"{value:.1f}" for value in side) for side in sides)
         rows, between = f"{benchmark['rows'][task]:,}", f"{low:+.1f} to {high:+.1f}"
-        lines.append(
-            f"| {task} | {rows} | {score['metric']} | {seeds} | {difference:+.1f} ({between}) |"
-        )
+        lines.append(row_of(task, rows, score["metric"], seeds, f"{difference:+.1f} ({between})"))
     ours, theirs_seconds = benchmark["ours"]["seconds"], benchmark["plain_seconds"]
     lines.append(f"| total seconds | | | {ours:.0f} | {theirs_seconds:.0f} | |")
     made = benchmark["environment"]
@@ -186,7 +180,7 @@ def finetune_table(names: list[str]) -> str:
         f"(`benchmarks/results/{name}`)."
         for task, name in zip(longer, names[1:], strict=True)
     ]
-    return "\n".join([*lines, "", wrapped(*words)]) + "\n"
+    return table(head, lines, wrapped(*words))
 
 
 def _welch(a: list[float], b: list[float]) -> tuple[float, float, float]:
@@ -206,20 +200,18 @@ def coverage_table(names: list[str]) -> str:
         cases.setdefault(case["spread"], {})[case["seeds"]] = case
     seeds = list(next(iter(cases.values())))
     heads = [f"{count} seed{'s' if count > 1 else ''} each" for count in seeds]
-    lines = [
-        f"| standard deviation over seeds, points | {' | '.join(heads)} |",
-        f"|---{'|---' * len(seeds)}|",
-    ]
+    lines = []
     for each in cases.values():
         deviation = sum(case["deviation"] for case in each.values()) / len(each)
-        held = " | ".join(f"{100 * each[count]['held']:.0f} %" for count in seeds)
-        lines.append(f"| {deviation:.1f} | {held} |")
+        held = (f"{100 * each[count]['held']:.0f} %" for count in seeds)
+        lines.append(row_of(f"{deviation:.1f}", *held))
     words = (
         f"{benchmark['simulations']:,} comparisons per cell on {benchmark['rows']:,} rows, two "
         f"models of equal quality (`benchmarks/coverage.py`, commit "
         f"{benchmark['environment']['commit']})."
     )
-    return "\n".join([*lines, "", wrapped(words)]) + "\n"
+    head = row_of("standard deviation over seeds, points", *heads)
+    return table(head, lines, wrapped(words))
 
 
 def _words(result: dict[str, Any]) -> str:
@@ -249,17 +241,10 @@ def step_table(names: list[str]) -> str:
             mfu = f"{100 * loop['mfu']:.1f} %" if "mfu" in loop else ""
             memory = f"{loop['peak_memory'] / 2**30:.1f} GiB" if "peak_memory" in loop else ""
             energy = loop.get("joules_per_million_tokens")
-            cells = (
-                _shape(result),
-                name,
-                f"{result['rows']:,}",
-                f"{loop['tokens_per_second']:,.0f}",
-                f"{loop['times_ours']:.2f}",
-                mfu,
-                memory,
-                "" if energy is None else f"{energy:,.0f} J",
-            )
-            rows.append(row_of(*cells))
+            joules = "" if energy is None else f"{energy:,.0f} J"
+            speed = f"{loop['tokens_per_second']:,.0f}", f"{loop['times_ours']:.2f}"
+            count = f"{result['rows']:,}"
+            rows.append(row_of(_shape(result), name, count, *speed, mfu, memory, joules))
     head = (
         "| shape | loop | rows | tokens/s | time relative to ours | MFU | peak memory "
         "| energy per 1 M tokens |"

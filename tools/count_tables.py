@@ -6,7 +6,7 @@ from crammed.machine.cards import CARDS
 from crammed.planning.oncard import Taken, counted_speed
 from crammed.quantity import quantity
 from crammed.rules.recipe import ask
-from layout import NOT_YET, row_of, rule, tabled, there
+from layout import NOT_YET, row_of, table, tabled, there
 
 A_DAY = 86_400
 LEAST = 1e-4
@@ -34,7 +34,7 @@ def cards_table(recipes: list[str]) -> str:
         "| card | memory | format | used at most | rows at a time | tokens a day, counted "
         "| published, by the paper's program |"
     )
-    return "\n".join([head, rule(head), *rows]) + "\n"
+    return table(head, rows)
 
 
 def paper_table(names: list[str]) -> str:

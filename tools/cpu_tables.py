@@ -12,7 +12,7 @@ import layout
 from crammed.quantity import quantity
 from crammed.study.findings.table import interval_text, mean_text
 from crammed.study.result import RATES
-from layout import compared, difference_cell, found, row_of, rule, tabled
+from layout import compared, difference_cell, found, row_of, table, tabled
 
 FIFTH = "ours, a fifth of the time"
 JUDGES = ("heldout", "blimp", "glue")
@@ -52,11 +52,9 @@ def answer_table(names: list[str]) -> str:
             continue
         rows.append(row_of(name, _minutes(of[0]), mean_text(loss), difference_cell(loss)))
     head = "| contestant | minutes | held-out loss | difference from the best peer, 95 % interval |"
-    lines = [head, rule(head), *rows, ""]
-    if (loss := _alone(runs, FIFTH, rate, best)) is not None:
-        words = _fifth(loss)
-        lines += [f"{words[0].upper()}{words[1:]}.", ""]
-    return "\n".join(lines)
+    loss = _alone(runs, FIFTH, rate, best)
+    words = "" if loss is None else _fifth(loss)
+    return table(head, rows, *([f"{words[0].upper()}{words[1:]}."] if words else []))
 
 
 def sweep_table(names: list[str]) -> str:

@@ -13,7 +13,7 @@ import layout
 from crammed.study.findings.statistics import compare_arms
 from crammed.study.findings.table import mean_text
 from crammed.study.result import StudyResult
-from layout import difference_cell, row_of, rule, wrapped
+from layout import difference_cell, row_of, table, wrapped
 
 NAMES = {
     "ar": "Arabic",
@@ -75,7 +75,7 @@ def languages_table(records: list[str]) -> str:
         "character of a model that knows only how frequent tokens are. Differences are from "
         f"WordPiece. All runs trained for {spent / 3600:.1f} hours on one core of a busy machine."
     )
-    return "\n".join([_HEAD, rule(_HEAD), *rows, "", text]) + "\n"
+    return table(_HEAD, rows, text)
 
 
 def _range(numbers: set[int]) -> str:
@@ -110,4 +110,4 @@ def gaps_table(records: list[str]) -> str:
                 f"{gap['guesses'][0][0]}, {gap['rank']:,}".replace("|", "\\|"),
             )
         )
-    return "\n".join([_GAPS, rule(_GAPS), *rows]) + "\n"
+    return table(_GAPS, rows)

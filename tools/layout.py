@@ -86,6 +86,11 @@ def rule(head: str) -> str:
     return "|".join(["", *["---"] * (head.count("|") - 1), ""])
 
 
+def table(head: str, rows: Iterable[str], *below: str) -> str:
+    """A table, given its first line and the others, and paragraphs below it."""
+    return "\n\n".join(["\n".join([head, rule(head), *rows]), *below]) + "\n"
+
+
 def wrapped(*sentences: str, below: str = "") -> str:
     """A paragraph as pages wrap it; each line after the first begins with `below`."""
     text = " ".join(sentences)
@@ -110,5 +115,4 @@ def tabled(head: str, rows: list[str], results: list[dict[str, Any]], *words: st
     """
     if not results:
         return NOT_YET
-    below = wrapped(*words, source(results)) if words else source(results)
-    return "\n".join([head, rule(head), *rows, "", below]) + "\n"
+    return table(head, rows, wrapped(*words, source(results)) if words else source(results))

@@ -226,7 +226,7 @@ def positions_table(names: list[str]) -> str:
     """Runs with rows of several lengths: held-out loss in each eighth of a row."""
     parts = [f"{number}/8" for number in range(1, 9)]
     head = layout.row_of("row length", "tokens", "held-out loss", *parts)
-    lines = [head, layout.rule(head)]
+    lines = []
     for file in sorted(file for name in names for file in (layout.RECORDS / name).glob("*.json")):
         run = read_json(file) or {}
         scores = run["scores"]["suites"]["heldout"]
@@ -234,7 +234,7 @@ def positions_table(names: list[str]) -> str:
         shown = [f"{loss:.3f}" for loss in losses]
         cells = (f"{scores['length']:,}", quantity(run["summary"]["tokens"]), *shown)
         lines.append(layout.row_of(*cells))
-    return "\n".join(lines) + "\n"
+    return layout.table(head, lines)
 
 
 def sizes_table(budgets: list[str]) -> str:
@@ -243,7 +243,7 @@ def sizes_table(budgets: list[str]) -> str:
         "| device | budget | layers x width | parameters | vocabulary | tokens | rows per update "
         "| learning rate |"
     )
-    lines = [head, layout.rule(head)]
+    lines = []
     for device, speed in (
         ("two CPU cores", 2 * CORE),
         ("one H200", SHARE_OF_PEAK * (known_peak("NVIDIA H200") or 0.0)),
@@ -263,7 +263,7 @@ def sizes_table(budgets: list[str]) -> str:
                 f"{config.optim.lr:.1e}",
             )
             lines.append(layout.row_of(*cells))
-    return "\n".join(lines) + "\n"
+    return layout.table(head, lines)
 
 
 MAKERS = {

@@ -10,7 +10,7 @@ import statistics
 from scipy.stats import ttest_ind
 
 import layout
-from layout import row_of, rule
+from layout import row_of, table
 
 Scores = dict[str, list[float]]
 """The score of each pretraining seed, by task."""
@@ -47,7 +47,7 @@ def scores_table(words: list[str]) -> str:
         gains = row_of("difference, 95 % interval", *(_gain(arms, task) for task in tasks))
         rows.insert(len(arms), gains)
     rows.append(row_of("TF-IDF with a linear model", *(f"{linear[task]:.1f}" for task in tasks)))
-    return "\n".join([head, rule(head), *rows]) + "\n"
+    return table(head, rows)
 
 
 def _mean(values: list[float]) -> str:

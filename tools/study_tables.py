@@ -34,7 +34,7 @@ from crammed.study.findings.table import (
 )
 from crammed.study.result import RATES, StudyResult, is_loss, read_result
 from crammed.study.spec.arms import read_study, study_names
-from layout import NOT_YET, difference_cell, row_of, rule, wrapped
+from layout import NOT_YET, difference_cell, row_of, table, wrapped
 from study_figures import differences_figure
 
 ALONE = "document_loss@0.15"
@@ -47,15 +47,10 @@ def study_table(names: list[str]) -> str:
 
 def experiments(names: list[str]) -> str:
     """Built-in studies: what each asks, what the paper found, what ours says, and the verdict."""
-    columns = (
-        "study",
-        "what it asks",
-        "what the paper found",
-        "what ours says",
-        "compared at",
-        "verdict on our arms",
+    head = row_of(
+        *("study", "what it asks", "what the paper found", "what ours says"),
+        *("compared at", "verdict on our arms"),
     )
-    head = row_of(*columns)
     rows = []
     for name in names:
         asks = (read_study(name).description or "").rstrip(".")
@@ -68,7 +63,7 @@ def experiments(names: list[str]) -> str:
         rows.append(
             row_of(link, asks, *said, *map(_once, (equal_text, _verdict), (values, values)))
         )
-    return "\n".join([head, rule(head), *rows, "", _same_baselines(names)]) + "\n"
+    return table(head, rows, _same_baselines(names))
 
 
 def _same_baselines(names: list[str]) -> str:
@@ -206,13 +201,13 @@ def documents_table(names: list[str]) -> str:
         "| arm | seeds | documents by themselves | difference, 95 % interval | p | packed rows "
         "| difference, 95 % interval | p |"
     )
-    lines = [head, rule(head)]
+    rows = []
     for row in compare_arms(values, (ALONE, RATES[0])):
         cells = [row["arm"], str(row["seeds"])]
         for key in (ALONE, RATES[0]):
             cells += [mean_text(row[key], key), *_found(values, row[key])]
-        lines.append(row_of(*cells))
-    return "\n".join([*lines, "", _below(values, ALONE)]) + "\n"
+        rows.append(row_of(*cells))
+    return table(head, rows, _below(values, ALONE))
 
 
 def judged_table(words: list[str]) -> str:
@@ -221,14 +216,14 @@ def judged_table(words: list[str]) -> str:
     values = _study_of([name])
     titles = ["arm", "seeds", _score_title(values, main), "difference, 95 % interval", "p"]
     titles += [_score_title(values, each) for each in others]
-    lines = [row_of(*titles), rule(row_of(*titles))]
+    lines = []
     rows = [row for row in compare_arms(values, [main, *others]) if main in row]
     for row in sorted(rows, key=lambda row: -row[main]["mean"]):
         tested = _found(values, row[main], main)
         scores = [_score_text(values, row, each) for each in (main, *others)]
         seeds = str(len(values.arms[row["arm"]].values_of(main)))
         lines.append(row_of(row["arm"], seeds, scores[0], *tested, *scores[1:]))
-    return "\n".join([*lines, "", _below(values, main, of_losses=False)]) + "\n"
+    return table(row_of(*titles), lines, _below(values, main, of_losses=False))
 
 
 def verdicts_table(names: list[str]) -> str:
@@ -237,13 +232,13 @@ def verdicts_table(names: list[str]) -> str:
     paper: dict[str, str] = yaml.safe_load(found.read_text("utf-8"))
     main = values.main_measure()
     head = row_of("arm", "the paper", "ours, in nats, 95 % interval", "verdict")
-    lines = [head, rule(head)]
+    lines = []
     for row in compare_arms(values, (main,)):
         if row["arm"] in paper and main in row:
             one = row[main]
             cells = row["arm"], paper[row["arm"]], difference_cell(one)
             lines.append(row_of(*cells, _beside_no_gain(one)))
-    return "\n".join(lines) + "\n"
+    return table(head, lines)
 
 
 def _beside_no_gain(one: dict[str, Any]) -> str:
@@ -278,7 +273,7 @@ def power_table(names: list[str]) -> str:
     ]
     made = f"(`tools/study_power.py`, commit {result['environment']['commit']})."
     below = f"{result['studies']:,} studies per line, one arm {result['shift']:g} deviations worse"
-    return "\n".join([head, rule(head), *rows, "", f"{below} {made}"]) + "\n"
+    return table(head, rows, f"{below} {made}")
 
 
 def _arms_table(values: StudyResult) -> str:
@@ -296,7 +291,7 @@ def _arms_table(values: StudyResult) -> str:
         *(_score_title(values, each) for each in scores),
         "tokens",
     ]
-    lines = [row_of(*titles), rule(row_of(*titles))]
+    lines = []
     for row in compare_arms(values, [*measures, *scores]):
         if main not in row:
             cells = [row["arm"], "0", row.get("failed", "not run")]
@@ -307,7 +302,7 @@ def _arms_table(values: StudyResult) -> str:
         judged = [_score_text(values, row, each) for each in scores]
         cells = [row["arm"], str(row["seeds"]), few, many, difference, p, *judged]
         lines.append(row_of(*cells, quantity(row["tokens"])))
-    return "\n".join([*lines, "", _below(values, main)]) + "\n"
+    return table(row_of(*titles), lines, _below(values, main))
 
 
 def _score_title(study: StudyResult, measure: str) -> str:

@@ -26,7 +26,7 @@ from crammed.rules.recipe import ask
 from crammed.rules.sizing import expected_tokens, flops_per_token
 from crammed.study.findings.table import mean_text
 from crammed.study.result import RATES
-from layout import compared, difference_cell, row_of, rule, tabled, wrapped
+from layout import compared, difference_cell, row_of, table, tabled, wrapped
 
 DEFAULT = "default"
 """The variant that is the default recipe, except for its size."""
@@ -199,7 +199,7 @@ def gpu_table(names: list[str]) -> str:
         "Models this small do not come near that, so runs take longer, and where they need more "
         "than the budget, they read less. Budgets that a text outlasts are left out.",
     )
-    return "\n".join([head, rule(head), *rows, "", wrapped(*words)]) + "\n"
+    return table(head, rows, wrapped(*words))
 
 
 def _on_gpu(text: Text, minutes: int) -> tuple[str, ...] | None:
