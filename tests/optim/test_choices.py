@@ -29,7 +29,7 @@ from crammed.rules.sizing import flops_per_token
 from crammed.training.plan import Planner
 from crammed.training.update.build import build
 from crammed.training.update.step import TrainStep
-from support.steps import SPECIALS, rows_of, update_of, whole_and_resumed
+from support.steps import SPECIALS, check_resumed, rows_of, same, update_of
 from support.text import tiny
 
 KINDS = kinds_of(RunConfig)["optim"].kinds
@@ -60,7 +60,7 @@ def test_the_schedule_multiplies_every_learning_rate(name: str, cpu: Device) -> 
     assert max(peaks) > 0.0
     before = [parameter.detach().clone() for parameter in step.parameters]
     still = trained(step, range(1), factor=0.0)
-    assert all(torch.equal(a, b) for a, b in zip(before, still, strict=True))
+    assert same(before, still)
     step.optimizer.set_factor(0.37)
     assert [group["lr"] for group in step.optimizer.param_groups] == [0.37 * lr for lr in peaks]
 
@@ -114,10 +114,7 @@ def test_it_learns(name: str, cpu: Device) -> None:
 def test_it_goes_on_from_a_checkpoint_with_the_same_bits(
     name: str, cpu: Device, tmp_path: Path
 ) -> None:
-    config = config_with(name)
-    whole, second = whole_and_resumed(config, cpu, tmp_path / "run", trained)
-    for one, other in zip(whole.parameters, second.parameters, strict=True):
-        assert torch.equal(one, other)
+    check_resumed(config_with(name), cpu, tmp_path / "run", trained)
 
 
 @pytest.mark.parametrize(("name", "option"), OPTIONS)
@@ -133,7 +130,7 @@ def test_every_option_is_read(name: str, option: str, cpu: Device) -> None:
     config = config_with(name, f"optim.{option}={other}")
     assert getattr(config.optim, option) != getattr(config_with(name).optim, option)
     changed = trained(build(config, 256, SPECIALS, cpu), seen)
-    assert not all(torch.equal(a, b) for a, b in zip(usual, changed, strict=True))
+    assert not same(usual, changed)
 
 
 # ---- what RAdam, Adafactor and SGD do with their options

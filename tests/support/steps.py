@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -56,21 +56,43 @@ def update_of(count: int, number: int = 0) -> Update:
     return Update(number, count * number, count, 1.0, 0.25, Work())
 
 
-def check_microbatches(config: RunConfig, device: Device) -> None:
-    """An update of twelve rows has the same gradients in one part as in parts of five."""
-    found = []
-    for rows in (12, 5):
-        step, _ = step_with(device, config, microbatch_rows=rows)
-        loss = step.gradients(rows_of(12), update_of(12))
-        found.append([loss, *(p.grad for p in step.parameters)])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+def loss_and_gradients(config: RunConfig, device: Device, update: Update) -> list[Tensor | None]:
+    """Those of the first update of a model."""
+    step = build(config, 256, SPECIALS, device)
+    step.prepare([update.rows], [update.mask_rate])
+    loss = step.gradients(rows_of(update.rows), update)
+    return [loss, *(p.grad for p in step.parameters)]
 
 
-def whole_and_resumed(
+def check_microbatches(config: RunConfig, device: Device, parts: int = 5, **changes: Any) -> None:
+    """An update has the same gradients in one part as in parts of so many rows."""
+    update = dataclasses.replace(update_of(14), **changes)
+    whole, found = (
+        loss_and_gradients(config, dataclasses.replace(device, microbatch_rows=rows), update)
+        for rows in (16, parts)
+    )
+    torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-6)
+
+
+def check_compiled(config: RunConfig, device: Device, **changes: Any) -> None:
+    """An update has the same gradients whether it is compiled or not."""
+    update = dataclasses.replace(update_of(8), **changes)
+    plain, compiled = (
+        loss_and_gradients(config, dataclasses.replace(device, compile=compile), update)
+        for compile in (False, True)
+    )
+    torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-6)
+
+
+def same(one: Iterable[Tensor], other: Iterable[Tensor]) -> bool:
+    """Whether tensors are the same to the bit."""
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def check_resumed(
     config: RunConfig, device: Device, out: Path, train: Callable[[TrainStep, range], object]
-) -> tuple[TrainStep, TrainStep]:
-    """A step after six updates, and one that goes on from a checkpoint after three of them.
+) -> TrainStep:
+    """A step that goes on from a checkpoint of three updates has the bits of one with six.
 
     Args:
         train: does the updates of these numbers.
@@ -82,4 +104,9 @@ def whole_and_resumed(
         Checkpoints(Session.untimed(run, first, corpus_sha256="corpus")).save(Work(updates=3))
     assert load_checkpoint(run.checkpoints, second, "corpus").state.work.updates == 3
     train(second, range(3, 6))
-    return whole, second
+    assert same(whole.parameters, second.parameters)
+    for one, other in zip(whole.parameters, second.parameters, strict=True):
+        kept, found = whole.optimizer.saved(one), second.optimizer.saved(other)
+        assert kept.keys() == found.keys()
+        assert same(kept.values(), (found[name] for name in kept))
+    return second

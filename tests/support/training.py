@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import Tensor
@@ -13,6 +14,7 @@ from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.machine.device import Device
 from crammed.runs.directory import RunDir
+from crammed.runs.logs import read_lines
 from crammed.terminal.progress import SILENT, Progress
 from crammed.training.loop import Trained, pretrain
 from crammed.training.update.step import TrainStep
@@ -29,6 +31,11 @@ def train(
     """Train in the run directory `out`, or resume there."""
     with RunDir.open(out, config) as run:
         return pretrain(config, corpus, run, device, progress, clock)
+
+
+def events(run: Path, name: str) -> list[dict[str, Any]]:
+    """What a run has noted under a name."""
+    return [event for event in read_lines(run / "events.jsonl") if event["event"] == name]
 
 
 def interrupt_at(monkeypatch: pytest.MonkeyPatch, number: int) -> list[float]:

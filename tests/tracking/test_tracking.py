@@ -15,11 +15,12 @@ import pytest
 from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.interface import training
-from crammed.runs.logs import read_events, read_metrics
+from crammed.runs.logs import read_metrics
 from crammed.terminal.progress import Progress
 from crammed.tracking import following
 from crammed.tracking.following import check_tracker, tracked
-from support.text import documents, write_jsonl
+from support.text import documents, write_jsonl, write_rows
+from support.training import events
 
 CONFIG = Path(__file__).parents[1] / "fixtures" / "2026-11-21" / "finished" / "config.json"
 POINTS = [{"update": n, "loss": 5.0 - n, "grad_norm": None, "u": n / 4} for n in (1, 2)]
@@ -51,7 +52,7 @@ def run(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
     shutil.copy(CONFIG, folder)
-    (folder / "metrics.jsonl").write_text(json.dumps({"update": 0, "loss": 9.0}) + "\n")
+    write_rows(folder / "metrics.jsonl", [{"update": 0, "loss": 9.0}])
     return folder
 
 
@@ -151,6 +152,6 @@ def test_a_whole_run_is_drawn(tmp_path: Path) -> None:
     found = drawn(done.folder / "tensorboard")
     points = read_metrics(done.folder)
     assert [update for update, _ in found["loss"]] == [point["update"] for point in points]
-    measured = [e["update"] for e in read_events(done.folder) if e["event"] == "heldout"]
+    measured = [event["update"] for event in events(done.folder, "heldout")]
     assert [update for update, _ in found["heldout/loss@0.15"]] == measured
     assert (measured[-1], len(measured)) == (8, 2)

@@ -22,17 +22,12 @@ from crammed.training.update.build import build
 from crammed.training.update.planned import Update
 from crammed.training.update.spread import TESTS, Pieces
 from crammed.training.update.step import TrainStep
-from support.steps import SPECIALS, after_gradients, rows_of, update_of
+from support.steps import SPECIALS, after_gradients, rows_of, same, update_of
 from support.text import tiny
 from support.training import train
 
 PLAIN = ("model.attention_start=random", "model.embedding_std=null")
 TWOS = ("batch.rows=12", "batch.quantum=2")
-
-
-def test_the_registry_holds_the_choices_and_nothing_else() -> None:
-    names = AdaptiveConfig.model_fields["test"].annotation
-    assert set(get_args(names)) == TESTS.keys()
 
 
 def values_of(pieces: list[list[Tensor]]) -> dict[str, float]:
@@ -61,7 +56,7 @@ def values_of(pieces: list[list[Tensor]]) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("name", TESTS)
+@pytest.mark.parametrize("name", get_args(AdaptiveConfig.model_fields["test"].annotation))
 @pytest.mark.parametrize("count", [2, 5])
 def test_an_update_is_tested_as_its_twin(cpu: Device, name: str, count: int) -> None:
     rows, pieces = 5 + rows_of(2 * count) % 8, []  # whose gradients point where others do
@@ -151,8 +146,7 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_rows(
     rows = [[p["batch_rows"] for p in read_metrics(tmp_path / n)] for n in ("whole", "parts")]
     assert rows[0] == rows[1]
     assert max(rows[0]) > 6
-    for one, other in zip(whole.parameters(), parts.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert same(whole.parameters(), parts.parameters())
 
 
 def test_a_small_first_update_is_enough() -> None:

@@ -12,14 +12,14 @@ from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.machine.device import Device
 from crammed.runs.directory import RunDir
-from crammed.runs.logs import read_events
 from crammed.terminal.progress import SILENT
 from crammed.training.loop import pretrain
 from crammed.training.update.average import KEY, is_average
 from crammed.training.update.build import build
 from crammed.training.update.step import TrainStep
-from support.steps import SPECIALS, rows_of, update_of, whole_and_resumed
+from support.steps import SPECIALS, check_resumed, rows_of, update_of
 from support.text import tiny
+from support.training import events
 
 
 def step_of(cpu: Device, *words: str) -> TrainStep:
@@ -83,12 +83,8 @@ def test_it_goes_on_from_a_checkpoint_with_the_same_bits(
     word: str, cpu: Device, tmp_path: Path
 ) -> None:
     config = tiny("crammed", word)
-    whole, second = whole_and_resumed(config, cpu, tmp_path / "run", trained)
-    for one, other in zip(whole.parameters, second.parameters, strict=True):
-        kept, found = whole.optimizer.state[one], second.optimizer.state[other]
-        assert any(map(is_average, kept))
-        assert kept.keys() == found.keys()
-        assert all(torch.equal(kept[key], found[key]) for key in kept)
+    step = check_resumed(config, cpu, tmp_path / "run", trained)
+    assert all(any(map(is_average, step.optimizer.state[each])) for each in step.parameters)
 
 
 def test_the_run_measures_and_keeps_the_average(
@@ -106,7 +102,7 @@ def test_the_run_measures_and_keeps_the_average(
             for each in (made, again)
         ]
         assert torch.equal(*weights)
-        losses = [e["loss@0.15"] for e in read_events(out) if e["event"] == "heldout"]
+        losses = [event["loss@0.15"] for event in events(out, "heldout")]
         return config, losses, weights[0]
 
     _, losses, weights = run_with()

@@ -26,6 +26,7 @@ from crammed.terminal.progress import Progress
 from crammed.training.distributed import Group, note_processes
 from support.command import PATIENCE, crammed, dying, prepared, started
 from support.text import MODEL, tiny
+from support.training import events
 
 CRAMMED = ["-m", "crammed"]
 PORTS = range(20_000, 32_000)
@@ -133,11 +134,7 @@ def test_several_processes_go_back_together(tmp_path: Path, corpus: Corpus) -> N
     )
     for name, count in (("one", 1), ("two", 2)):
         train(corpus, tmp_path / name, count, *rates, "--budget=12updates")
-        assert [
-            e["update"]
-            for e in read_lines(tmp_path / name / "events.jsonl")
-            if e["event"] == "back"
-        ] == [0]
+        assert [event["update"] for event in events(tmp_path / name, "back")] == [0]
     one, two = (
         load_file(tmp_path / name / "final" / "model.safetensors") for name in ("one", "two")
     )
@@ -207,8 +204,9 @@ def test_when_one_dies_the_other_ends_and_both_go_on(
     assert members[1 - rank].returncode == 1, error
     assert "another process of this run ended" in error
     train(corpus, out, 2, *words)
-    resumed = [e for e in read_lines(out / "events.jsonl") if e["event"] == "resume"]
-    assert [event["update"] for event in resumed] == [6]  # whose weights were compared
+    assert [event["update"] for event in events(out, "resume")] == [
+        6
+    ]  # whose weights were compared
 
 
 def test_the_threads_of_a_connection_cannot_abort_the_end(tmp_path: Path, corpus: Corpus) -> None:

@@ -17,30 +17,16 @@ from crammed.machine.device import Device
 from crammed.model.tensors import all_finite, read_tensors
 from crammed.pretraining import train_and_export
 from crammed.runs.directory import RunDir, read_config
-from crammed.runs.logs import read_lines, read_metrics
+from crammed.runs.logs import read_metrics
 from crammed.terminal.progress import SILENT, Progress
-from crammed.training.loop import Trained
 from crammed.training.recorder import FEWEST, Spikes
 from crammed.training.update.planned import Update
 from crammed.training.update.step import TrainStep
-from support.steps import after_gradients
+from support.steps import after_gradients, same
 from support.text import FakeClock, tiny
-from support.training import train
+from support.training import events, train
 
 EVERY = ("train.log_seconds=1e-9", "train.heldout_every=null")
-
-
-def events(run: Path, name: str) -> list[dict[str, Any]]:
-    return [event for event in read_lines(run / "events.jsonl") if event["event"] == name]
-
-
-def weights(trained: Trained) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in trained.model.parameters()]
-
-
-def assert_equal(one: Trained, other: Trained) -> None:
-    assert one.work == other.work
-    assert all(torch.equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
 
 
 class Killed(BaseException):
@@ -250,7 +236,8 @@ def test_a_resume_repeats_what_was_chosen(
     poison.signal_at = poison.kill_at = 0
     resumed = train(config, corpus, tmp_path / "run", cpu)
     assert len(events(tmp_path / "run", "back")) == 1
-    assert_equal(whole, resumed)
+    assert resumed.work == whole.work
+    assert same(whole.model.parameters(), resumed.model.parameters())
 
 
 def test_a_run_that_stopped_may_go_on_with_another_choice(

@@ -21,7 +21,7 @@ from crammed.training.session import Session
 from crammed.training.update.build import build
 from crammed.training.update.growth import Growth
 from crammed.training.update.step import TrainStep
-from support.steps import SPECIALS, rows_of, update_of
+from support.steps import SPECIALS, rows_of, same, update_of
 from support.text import tiny
 from support.training import train
 
@@ -83,8 +83,7 @@ def test_it_goes_on_from_a_checkpoint_with_the_same_bits(
             if first.average is not None:
                 with first.average.shown():
                     first.growth.reach(min(8, 2 * layers))  # as before an update that is skipped
-    for one, other in zip(whole.parameters, first.parameters, strict=True):
-        assert torch.equal(one, other)
+    assert same(whole.parameters, first.parameters)
 
 
 def test_updates_cost_what_their_layers_cost() -> None:

@@ -26,7 +26,7 @@ from crammed.terminal.progress import SILENT, Progress
 from crammed.training.update.lanes import lanes_of, with_lanes
 from crammed.training.update.objective import MaskedTokens
 from crammed.training.update.step import TrainStep
-from support.steps import rows_of, step_with, update_of
+from support.steps import rows_of, same, step_with, update_of
 from support.text import tiny
 
 CPU = choose_device(ComputeConfig(device="cpu", dtype="float32"))
@@ -63,7 +63,7 @@ def test_the_bits_do_not_depend_on_which_lane_is_held_up(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(MaskedTokens, "loss", held_up)
     _, late = gradients(in_lanes(3)[0])
-    assert all(torch.equal(a, b) for a, b in zip(undisturbed, late, strict=True))
+    assert same(undisturbed, late)
 
 
 def test_parts_are_equal_and_fill_all_lanes() -> None:

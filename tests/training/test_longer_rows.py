@@ -17,7 +17,7 @@ from crammed.optim.build import update_flops
 from crammed.training.plan import Planner
 from crammed.training.update.build import build
 from crammed.training.update.planned import Update
-from support.steps import SPECIALS, rows_of, update_of
+from support.steps import SPECIALS, rows_of, same, update_of
 from support.text import tiny
 from support.training import train
 
@@ -45,18 +45,17 @@ def test_pieces_are_rows_of_their_own(words: tuple[str, ...], cpu: Device) -> No
     short = build(
         tiny("crammed", "data.row_length=8", "model.layers=2", *words), 256, SPECIALS, cpu
     )
-    for one, other in zip(long.parameters, short.parameters, strict=True):
-        assert torch.equal(one, other)
+    assert same(long.parameters, short.parameters)
     long.microbatch_rows, short.microbatch_rows = 3, 12
     rows = rows_of(8)
     rows[:, ::7] = SPECIALS.sep
     update = Update(3, 5, 8, 1.0, 0.25, Work())
     loss = long.gradients(rows, replace(update, pieces=4))
-    same = short.gradients(rows.reshape(32, 8), replace(update, first_row=20, rows=32))
-    assert torch.equal(loss, same)
-    for parameter, theirs in zip(long.parameters, short.parameters, strict=True):
-        assert (parameter.grad is None) == (theirs.grad is None)
-        assert parameter.grad is None or torch.equal(parameter.grad, theirs.grad)  # type: ignore[arg-type]
+    theirs = short.gradients(rows.reshape(32, 8), replace(update, first_row=20, rows=32))
+    assert torch.equal(loss, theirs)
+    for parameter, other in zip(long.parameters, short.parameters, strict=True):
+        assert (parameter.grad is None) == (other.grad is None)
+        assert parameter.grad is None or torch.equal(parameter.grad, other.grad)  # type: ignore[arg-type]
     whole = build(tiny("crammed", "model.layers=2", *words), 256, SPECIALS, cpu)
     whole.microbatch_rows = 3
     long.discard()

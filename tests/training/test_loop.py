@@ -20,14 +20,14 @@ from crammed.errors import InputError
 from crammed.machine.device import Device
 from crammed.model.count import train_flops_per_token
 from crammed.optim.build import update_flops
-from crammed.runs.logs import read_lines, read_metrics
+from crammed.runs.logs import read_metrics
 from crammed.training.heldout_meter import FEWEST_ROWS, MOST_ROWS, rows_on_the_way
 from crammed.training.plan import Planner
 from crammed.training.update.planned import Update
 from crammed.training.update.step import TrainStep
-from support.steps import after_gradients
+from support.steps import after_gradients, same
 from support.text import FakeClock, tiny
-from support.training import train
+from support.training import events, train
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,7 @@ def test_an_update_that_is_not_complete_in_time_is_discarded(
     trained = train(config, corpus, tmp_path / "run", cpu, clock=clock)
     assert trained.work.updates == 3
     assert trained.u < 1.0  # what is handed over was complete before the limit
-    events = [e["event"] for e in read_lines(tmp_path / "run" / "events.jsonl")]
-    assert "discarded" in events
+    assert events(tmp_path / "run", "discarded")
 
 
 def test_rates_follow_the_schedule_at_the_middle_of_each_update(
@@ -127,15 +126,14 @@ def test_runs_repeat_bit_by_bit_and_seeds_differ(
         return list(train(config, corpus, tmp_path / name, cpu).model.parameters())
 
     first, again, other = weights("a"), weights("b"), weights("c", "seed=1")
-    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+    assert same(first, again)
+    assert not same(first, other)
 
 
 def test_heldout_loss_is_measured_on_the_way(tmp_path: Path, corpus: Corpus, cpu: Device) -> None:
     config = tiny("crammed", "train.heldout_every=0.25", budget={"limit": "20updates"})
     train(config, corpus, tmp_path / "run", cpu)
-    events = [e for e in read_lines(tmp_path / "run" / "events.jsonl") if e["event"] == "heldout"]
-    assert [event["u"] for event in events] == [0.25, 0.5, 0.75]
+    assert [event["u"] for event in events(tmp_path / "run", "heldout")] == [0.25, 0.5, 0.75]
 
 
 def test_a_corpus_that_is_cut_off_leaves_a_checkpoint_to_go_on_from(
@@ -158,8 +156,7 @@ def test_a_corpus_that_is_cut_off_leaves_a_checkpoint_to_go_on_from(
     assert [each.name for each in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000004"]
     shutil.copy(corpus.path / rows.name, rows)
     again = train(config, Corpus(mine), tmp_path / "run", cpu)
-    for one, other in zip(whole.model.parameters(), again.model.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert same(whole.model.parameters(), again.model.parameters())
 
 
 def test_the_planner_stops_before_an_update_that_would_not_fit() -> None:

@@ -13,8 +13,6 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from crammed.config import RunConfig
-from crammed.config.kinds import kinds_of
 from crammed.data.borders import same_document
 from crammed.data.corpus import Corpus
 from crammed.data.masking import Masker, keyed_bits
@@ -26,9 +24,9 @@ from crammed.model.encoder import MaskedLM
 from crammed.runs.logs import read_metrics
 from crammed.training.distributed import Group
 from crammed.training.update.build import build
-from crammed.training.update.objectives import OBJECTIVES, Script, guessed
+from crammed.training.update.objectives import Script, guessed
 from support.command import crammed
-from support.steps import SPECIALS, rows_of, update_of
+from support.steps import SPECIALS, check_compiled, check_microbatches, rows_of, update_of
 from support.text import MODEL, tiny
 from support.training import train
 
@@ -36,10 +34,6 @@ SCRIPT, CAUSAL = "objective.name=script", "objective.name=causal-first"
 CONTRAST, ELECTRA = "objective.name=contrast", "objective.name=electra"
 FOURS = (CONTRAST, "objective.rows=4")
 PLAIN = ("model.attention_start=random", "model.embedding_std=null")
-
-
-def test_the_registry_holds_the_choices_and_nothing_else() -> None:
-    assert kinds_of(RunConfig)["objective"].kinds.keys() == OBJECTIVES.keys()
 
 
 @pytest.mark.parametrize("documents", [False, True])
@@ -180,15 +174,8 @@ EACH = [((SCRIPT,), 0.25), ((CAUSAL,), 1.0), ((CAUSAL,), 0.25), (FOURS, 0.25), (
 def test_updates_do_not_depend_on_the_microbatch(
     cpu: Device, words: tuple[str, ...], rate: float, more: str
 ) -> None:
-    found = []
     config = tiny("crammed", *words, more)
-    update = replace(update_of(14), mask_rate=rate, pieces=config.pieces_at(0.0))
-    for rows in (16, 5):
-        step = build(config, 256, SPECIALS, replace(cpu, microbatch_rows=rows))
-        loss = step.gradients(rows_of(14), update)
-        found.append([loss, *(p.grad for p in step.parameters)])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    check_microbatches(config, cpu, mask_rate=rate, pieces=config.pieces_at(0.0))
 
 
 def test_processes_do_not_part_rows_that_are_compared(cpu: Device) -> None:
@@ -264,11 +251,4 @@ def test_such_a_run_is_marked_as_outside_the_rules(
 @pytest.mark.long
 @pytest.mark.parametrize(("words", "rate"), [*EACH[:2], *EACH[3:]])
 def test_compiled_updates_are_the_same(cpu: Device, words: tuple[str, ...], rate: float) -> None:
-    found = []
-    for compiled in (False, True):
-        step = build(tiny("crammed", *words), 256, SPECIALS, replace(cpu, compile=compiled))
-        step.prepare([8], [rate])
-        loss = step.gradients(rows_of(8), replace(update_of(8), mask_rate=rate))
-        found.append([loss, *(p.grad for p in step.parameters)])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    check_compiled(tiny("crammed", *words), cpu, mask_rate=rate)

@@ -19,15 +19,15 @@ from crammed.errors import Diverged, InputError, Interrupted
 from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.optim.muon import COEFFICIENTS, ITERATIONS, orthogonalise
-from crammed.runs.logs import read_lines, read_metrics
+from crammed.runs.logs import read_metrics
 from crammed.training import recorder
 from crammed.training.agenda import Agenda
 from crammed.training.update.planned import Update
 from crammed.training.update.precision import LossScale, recompute, training_copy
 from crammed.training.update.step import TrainStep, moved
-from support.steps import after_gradients, rows_of, step_with, update_of
+from support.steps import after_gradients, rows_of, same, step_with, update_of
 from support.text import tiny
-from support.training import train
+from support.training import events, train
 
 BFLOAT16, FLOAT16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
 Gradients = dict[str, torch.Tensor]
@@ -175,7 +175,7 @@ def test_an_update_beyond_float16_is_skipped_whole(cpu: Device, optimizer: str) 
     step.restore({"value": 2.0**40, "finite": 3})
     step.gradients(rows_of(8), update_of(8))
     assert step.apply(1.0) is None
-    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    assert same(model.parameters(), before)
     assert all(p.grad is None for p in model.parameters())
     assert step.loss_scale() == {"value": 2.0**39, "finite": 0}
 
@@ -229,15 +229,13 @@ def test_a_run_in_float16_learns_and_goes_on_exactly(
             train(config, corpus, tmp_path / "run", device)
     resumed = train(config, corpus, tmp_path / "run", device)
     assert resumed.work == whole.work
-    for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(a, b)
+    assert same(whole.model.parameters(), resumed.model.parameters())
 
 
 def test_a_checkpoint_of_another_format_goes_on_too(
     tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny("crammed", budget={"limit": "6updates"})
-    original = Agenda.checkpoint_due
     monkeypatch.setattr(Agenda, "checkpoint_due", lambda self: True)
     for dtype, stop in ((FLOAT32, 2), (FLOAT16, 4), (BFLOAT16, None)):
         with monkeypatch.context() as patch:
@@ -255,9 +253,7 @@ def test_a_checkpoint_of_another_format_goes_on_too(
             else:
                 trained = train(config, corpus, tmp_path, dataclasses.replace(cpu, dtype=dtype))
     assert trained.work.updates == 6
-    resumes = [e["update"] for e in read_lines(tmp_path / "events.jsonl") if e["event"] == "resume"]
-    assert resumes == [2, 4]
-    monkeypatch.setattr(Agenda, "checkpoint_due", original)
+    assert [event["update"] for event in events(tmp_path, "resume")] == [2, 4]
 
 
 def test_a_run_that_skips_every_update_has_diverged(

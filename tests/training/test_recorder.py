@@ -12,13 +12,14 @@ from crammed.budget import Ledger, Work
 from crammed.machine.device import Device
 from crammed.machine.waiting import Neighbours
 from crammed.runs.directory import RunDir
-from crammed.runs.logs import read_lines, read_metrics
+from crammed.runs.logs import read_metrics
 from crammed.terminal.progress import SILENT, Progress
 from crammed.training.recorder import Recorder
 from crammed.training.session import Session
 from crammed.training.update.planned import Update
 from support.steps import step_with
 from support.text import tiny
+from support.training import events
 
 COST = Work(1, 1, 32, 1.0)
 
@@ -64,7 +65,7 @@ def test_other_work_is_said_and_recorded_once(
     lines: list[str] = []
     monkeypatch.setattr(Progress, "line", lambda _, words: lines.append(words))
     logged(run, cpu, [4.0], [3.0], [2.0])
-    (event,) = [each for each in read_lines(run.path / "events.jsonl") if each["event"] == "busy"]
+    (event,) = events(run.path, "busy")
     assert (event["update"], event["share"]) == (2, 0.4)
     assert sum("waits for cores 40 % of the time" in words for words in lines) == 1
     assert sum(words.startswith("machine  is busy") for words in lines) == 1

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from crammed.doctor import TINY
 from crammed.files.hashes import sha256
-from crammed.runs.logs import read_lines
 from support.command import crammed, dying, python
 from support.text import documents, write_jsonl
+from support.training import events
 
 
 def words(out: Path, text: Path, *more: str) -> list[str]:
@@ -41,7 +41,7 @@ def test_kill_9_and_again_gives_the_same_weights(tmp_path: Path) -> None:
     assert result["tokens"] == 4864
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         assert sha256(run / "final" / name) == sha256(whole / "final" / name)
-    resumes = [e for e in read_lines(run / "events.jsonl") if e["event"] == "resume"]
+    resumes = events(run, "resume")
     assert [event["update"] for event in resumes] == [4, 7, 12]
     assert not list(run.rglob("*.tmp"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +14,8 @@ from crammed.config import ModelConfig, RunConfig
 from crammed.machine.device import Device
 from crammed.model.count import run_flops_per_token, train_flops_per_token
 from crammed.model.encoder import MaskedLM
-from crammed.training.update.build import build
 from crammed.training.update.shortcuts import Shortcuts
-from support.steps import SPECIALS, check_microbatches, rows_of, update_of
+from support.steps import check_compiled, check_microbatches
 from support.text import tiny
 from support.variants import LENGTH, VOCAB, configuration, random_model, some_ids
 
@@ -137,10 +135,4 @@ def test_updates_do_not_depend_on_the_microbatch(cpu: Device, words: str) -> Non
 @pytest.mark.long
 @pytest.mark.parametrize("words", WORDS)
 def test_compiled_updates_are_the_same(cpu: Device, words: str) -> None:
-    found = []
-    for compiled in (False, True):
-        step = build(tiny("crammed", *words.split()), 256, SPECIALS, replace(cpu, compile=compiled))
-        step.prepare([8], [0.25])
-        found.append([step.gradients(rows_of(8), update_of(8)), *(p.grad for p in step.parameters)])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    check_compiled(tiny("crammed", *words.split()), cpu)

@@ -10,14 +10,13 @@ import torch
 import torch.nn.functional as F
 
 from crammed.budget import Work
-from crammed.config import RunConfig
 from crammed.config.optim import AdamConfig, AdamWConfig
 from crammed.data.masking import Masker
 from crammed.machine.device import Device
 from crammed.optim.build import build_optimizer
-from crammed.training.update.build import new_model, step_of
+from crammed.training.update.build import build, new_model, step_of
 from crammed.training.update.planned import Update
-from support.steps import SPECIALS, rows_of
+from support.steps import SPECIALS, check_microbatches, rows_of
 from support.text import tiny
 
 
@@ -25,37 +24,21 @@ def update(rows: int = 12, first: int = 0, rate: float = 0.25) -> Update:
     return Update(0, first, rows, 1.0, rate, Work(1, rows, rows * 32, 1.0))
 
 
-def gradients_with(
-    config: RunConfig, device: Device, microbatch: int, rows: torch.Tensor
-) -> tuple[float, list[torch.Tensor]]:
-    model = new_model(config, 256, device.torch).train()
-    small = dataclasses.replace(device, microbatch_rows=microbatch)
-    step = step_of(model, config, SPECIALS, small)
-    loss = step.gradients(rows, update(len(rows)))
-    return loss.item(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
-
-
-def test_loss_and_gradients_do_not_depend_on_the_microbatch(cpu: Device) -> None:
-    config = tiny()
-    rows = torch.randint(5, 256, (12, 32), generator=torch.Generator().manual_seed(0))
-    loss, gradients = gradients_with(config, cpu, 12, rows)
-    for microbatch in (1, 4, 5, 64):
-        other, others = gradients_with(config, cpu, microbatch, rows)
-        assert other == pytest.approx(loss, rel=1e-5)
-        for a, b in zip(gradients, others, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+@pytest.mark.parametrize("parts", [1, 5, 7, 64])
+def test_loss_and_gradients_do_not_depend_on_the_microbatch(cpu: Device, parts: int) -> None:
+    check_microbatches(tiny(), cpu, parts)
 
 
 def test_loss_is_the_mean_over_predicted_tokens_of_the_dense_model(cpu: Device) -> None:
-    config = tiny()
-    rows = torch.randint(5, 256, (6, 32), generator=torch.Generator().manual_seed(0))
-    loss, _ = gradients_with(config, cpu, 4, rows)
+    config, rows, small = tiny(), rows_of(6), dataclasses.replace(cpu, microbatch_rows=4)
+    loss = build(config, 256, SPECIALS, small).gradients(rows, update(6)).item()
     masked = Masker(config.seed, "80-10-10", 4, range(5), 256)(rows, torch.arange(6), 8)
     labels = torch.full_like(rows, -100).scatter(1, masked.positions, masked.labels)
     dense = new_model(config, 256, cpu.torch)(masked.ids)
     expected = F.cross_entropy(dense.flatten(0, 1), labels.flatten(), ignore_index=-100)
     assert loss == pytest.approx(expected.item(), rel=1e-5)
-    more, _ = gradients_with(tiny("crammed", "masking.z_loss=0.5"), cpu, 4, rows)
+    other = build(tiny("crammed", "masking.z_loss=0.5"), 256, SPECIALS, small)
+    more = other.gradients(rows, update(6)).item()
     squares = dense.exp().sum(-1).log()[labels != -100] ** 2
     assert more == pytest.approx(loss + 0.5 * squares.mean().item(), rel=1e-5)
 
@@ -64,7 +47,7 @@ def test_loss_is_the_mean_over_predicted_tokens_of_the_dense_model(cpu: Device) 
 @pytest.mark.parametrize("count", [16, pytest.param(12, marks=pytest.mark.long)])
 def test_compiled_steps_equal_eager_ones(cpu: Device, count: int) -> None:
     config = tiny("crammed", "model.layers=1")
-    rows = torch.randint(5, 256, (count, 32), generator=torch.Generator().manual_seed(0))
+    rows = rows_of(count)
     both = []
     for compiled in (False, True):
         model = new_model(config, 256, cpu.torch).train()
@@ -98,12 +81,8 @@ def test_clipping_and_rate_reach_the_weights(cpu: Device) -> None:
         assert applied is not None
         norm = applied.item()
         assert all(p.grad is None for p in model.parameters())
-        moved[clip] = math.sqrt(
-            sum(
-                (p - b).square().sum().item()
-                for p, b in zip(model.parameters(), before, strict=True)
-            )
-        )
+        moves = [p - b for p, b in zip(model.parameters(), before, strict=True)]
+        moved[clip] = math.sqrt(sum(each.square().sum().item() for each in moves))
         assert norm > 1e-2  # as it was before clipping
     # With so large an eps the step is nearly proportional to the gradient.
     assert moved["1e-3"] == pytest.approx(moved["null"] * 1e-3 / norm, rel=0.1)
