@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
 import tempfile
+
+from support.text import write_rows
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -163,9 +164,7 @@ def ask(tmp_path: Path, model: Path) -> Ask:
 @pytest.fixture
 def blimp(tmp_path: Path) -> Path:
     """Data of the judge of the same name."""
-    file = tmp_path / "blimp.jsonl"
-    file.write_text(json.dumps(PAIR) + "\n")
-    return file
+    return write_rows(tmp_path / "blimp.jsonl", [PAIR])
 
 
 @pytest.fixture

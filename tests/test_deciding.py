@@ -11,6 +11,7 @@ import crammed
 from crammed.doctor import TINY
 from support.adapting import save_family
 from support.command import crammed as command
+from support.text import write_rows
 
 SMALL = [*TINY, "compute.workers=1", "compute.dtype=float32"]
 
@@ -19,10 +20,9 @@ SMALL = [*TINY, "compute.workers=1", "compute.dtype=float32"]
 def tasks(tmp_path: Path) -> Path:
     """A suite of one's own, whose label says which of two words a text contains."""
     folder = tmp_path / "tasks"
-    folder.mkdir()
     rows = [{"text": f"the {('boat', 'fox')[n % 2]} number {n}", "label": n % 2} for n in range(96)]
     for split, part in (("train", rows[:48]), ("validation", rows[48:])):
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+        write_rows(folder / f"{split}.jsonl", part)
     (tmp_path / "mine.yaml").write_text("tasks: {animals: {text: text, metric: accuracy}}\n")
     (tmp_path / "quick.yaml").write_text("{seeds: 2, epochs: 1, batch: 8, max_length: 32}\n")
     return folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from crammed.terminal.progress import SILENT
 from support.adapting import SMALL
 from support.command import crammed as command
 from support.models import save_model
-from support.text import documents, write_jsonl
+from support.text import documents, write_jsonl, write_rows
 
 KINDS = """
 tasks:
@@ -32,9 +31,7 @@ tasks:
 
 
 def write(folder: Path, task: str, split: str, rows: list[dict[str, Any]]) -> None:
-    (folder / task).mkdir(parents=True, exist_ok=True)
-    file = folder / task / f"{split}.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(folder / task / f"{split}.jsonl", rows)
 
 
 def texts(folder: Path, suite: Path) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from crammed.doctor import TINY
 from support.command import crammed
-from support.text import documents, write_jsonl
+from support.text import documents, write_jsonl, write_rows
 
 RUN = ("run", *TINY, "compute.workers=1", "finetune.seeds=1", "finetune.epochs=1")
 BUDGET = ("--budget", "3updates", "--data", "text.jsonl", "--out", "run")
@@ -27,13 +27,11 @@ def here(tmp_path: Path) -> Path:
     write_jsonl(tmp_path / "text.jsonl", texts)
     (tmp_path / "mine.yaml").write_text(SUITE)
     for task in ("mail", "docs-order"):
-        (tmp_path / "mine" / task).mkdir(parents=True)
         for split, count in (("train", 40), ("validation", 20)):
             rows = [
                 {"review": texts[n][:40], "label": "spam" if n % 2 else "ham"} for n in range(count)
             ]
-            lines = "".join(json.dumps(row) + "\n" for row in rows)
-            (tmp_path / "mine" / task / f"{split}.jsonl").write_text(lines)
+            write_rows(tmp_path / "mine" / task / f"{split}.jsonl", rows)
     return tmp_path
 
 

@@ -26,7 +26,7 @@ from crammed.model.trained import load_trained
 from crammed.sentences import sentences
 from crammed.terminal.progress import SILENT
 from support.command import crammed as command
-from support.text import write_jsonl
+from support.text import write_jsonl, write_rows
 
 NAMES = ("lanterns", "clock", "stone", "letter", "boats", "fox", "sailor", "girl")
 
@@ -53,9 +53,7 @@ def rated(tmp_path: Path) -> Path:
         {"sentence1": f"the {a}", "sentence2": f"a {b}", "score": float(a == b), "label": "?"}
         for a, b in rows
     ]
-    file = tmp_path / "pairs.jsonl"
-    file.write_text("".join(json.dumps(value) + "\n" for value in values))
-    return file
+    return write_rows(tmp_path / "pairs.jsonl", values)
 
 
 def test_the_loss_is_that_of_each_row_by_itself() -> None:

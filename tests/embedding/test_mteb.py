@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 import crammed
 from support.command import python
-from support.text import write_jsonl
+from support.text import write_jsonl, write_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "embedding.md"
 SUBJECTS = ("foxes", "boats", "clocks", "letters")
@@ -26,8 +25,7 @@ def test_the_documented_call_gives_the_score_of_rated_pairs(
         {"sentence1": f"the {a}", "sentence2": f"my {b} ran", "score": float(n % 5)}
         for n, (a, b) in enumerate((a, b) for a in SUBJECTS for b in SUBJECTS)
     ]
-    pairs = tmp_path / "pairs.jsonl"
-    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pairs = write_rows(tmp_path / "pairs.jsonl", rows)
     texts = [f"The {n} foxes ran. Then {n} boats sank. At last {n} clocks rang." for n in range(99)]
     made = crammed.embed(
         model_folders["bert"],

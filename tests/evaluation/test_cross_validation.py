@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from crammed.tasks.task import load_suite
 from crammed.terminal.progress import SILENT
 from crammed.terminal.table import show
 from support.evaluation import Ask
-from support.text import documents
+from support.text import documents, write_rows
 
 SUITE = "tasks: {mail: {text: text, metric: accuracy%s}}"
 
@@ -31,9 +30,7 @@ def test_each_part_is_scored_by_models_of_the_others(
 ) -> None:
     """As by hand, with the parts as training and validation rows; and goes on where it stopped."""
     rows = [{"text": text[:40], "label": n % 2} for n, text in enumerate(documents(30))]
-    lines = [json.dumps(row) + "\n" for row in rows]
-    (tmp_path / "mail").mkdir()
-    (tmp_path / "mail" / "train.jsonl").write_text("".join(lines))
+    write_rows(tmp_path / "mail" / "train.jsonl", rows)
     (tmp_path / "mine.yaml").write_text(SUITE % ", folds: 3")
     request = ask(suite=str(tmp_path / "mine.yaml"), untrained=False)
     scored = evaluate(request, SILENT)["suites"]["mine"]
@@ -46,10 +43,9 @@ def test_each_part_is_scored_by_models_of_the_others(
     suite = load_suite(str(tmp_path / "mine.yaml"))
     first = next(parts_of(read_task(suite.tasks["mail"], tmp_path, suite)))
     by_hand = tmp_path / "by-hand" / "mail"
-    by_hand.mkdir(parents=True)
     own = set(first.places.tolist())
     for split, part in (("validation", own), ("train", {*range(30)} - own)):
-        (by_hand / f"{split}.jsonl").write_text("".join(lines[n] for n in sorted(part)))
+        write_rows(by_hand / f"{split}.jsonl", [rows[n] for n in sorted(part)])
     (tmp_path / "hand.yaml").write_text(SUITE % "")
     hand = {"suite": str(tmp_path / "hand.yaml"), "data": str(by_hand), "into": tmp_path / "other"}
     evaluate(ask(**hand, untrained=False), SILENT)

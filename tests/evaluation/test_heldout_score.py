@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import gzip
-import json
 import math
 from pathlib import Path
 
@@ -26,7 +24,7 @@ from crammed.model.heldout import (
     loss_by_source,
 )
 from support.models import save_model, untrained
-from support.text import documents, tiny, write_jsonl
+from support.text import documents, tiny, write_jsonl, write_rows
 
 
 def test_heldout_loss_equals_the_protocol_written_out_with_transformers(
@@ -37,13 +35,8 @@ def test_heldout_loss_equals_the_protocol_written_out_with_transformers(
 
     final = untrained(corpus.tokenizer, tiny("crammed").model)
     exported = export(final, tmp_path / "export").path
-    file = tmp_path / "held.jsonl.gz"
-    texts = [
-        *documents(40, seed=5),
-        "many words " * 4000,
-    ]  # one document that is longer than a piece
-    with gzip.open(file, "wt") as out:
-        out.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+    texts = [*documents(40, seed=5), "many words " * 4000]  # the last is longer than a piece
+    file = write_jsonl(tmp_path / "held.jsonl.gz", texts)
 
     rows = heldout_rows(final.tokenizer, file, 50, 32)
     ours = heldout_loss(final.masked_lm(cpu.torch), rows, MASK, cpu.torch)
@@ -213,14 +206,11 @@ def test_any_encoder_is_scored_by_the_protocol(tmp_path: Path, corpus: Corpus) -
 def test_the_loss_of_each_source_is_that_of_its_own_tokens(tmp_path: Path, corpus: Corpus) -> None:
     final = untrained(corpus.tokenizer, tiny("crammed").model)
     texts = documents(60, seed=5)
-    file, plain = tmp_path / "held.jsonl", write_jsonl(tmp_path / "plain.jsonl", texts)
+    plain = write_jsonl(tmp_path / "plain.jsonl", texts)
     names = ["wiki" if number % 3 else "news" for number in range(60)]
-    file.write_text(
-        "".join(
-            json.dumps({"text": text, "source": name}) + "\n"
-            for text, name in zip(texts, names, strict=True)
-        )
-    )
+    pairs = zip(texts, names, strict=True)
+    held = tmp_path / "held.jsonl"
+    file = write_rows(held, ({"text": text, "source": name} for text, name in pairs))
     cpu, model = torch.device("cpu"), final.masked_lm(torch.device("cpu"))
     rows, without = (heldout_rows(final.tokenizer, each, 50, 32) for each in (file, plain))
     assert np.array_equal(rows.ids, without.ids)
@@ -251,10 +241,9 @@ def test_the_loss_of_each_source_is_that_of_its_own_tokens(tmp_path: Path, corpu
 
 
 def test_addresses_of_single_documents_are_no_sources(tmp_path: Path, corpus: Corpus) -> None:
-    file = tmp_path / "held.jsonl"
-    lines = (
-        json.dumps({"text": text, "source": f"https://news.example/{number}"}) + "\n"
+    rows = [
+        {"text": text, "source": f"https://news.example/{number}"}
         for number, text in enumerate(documents(101))
-    )
-    file.write_text("".join(lines))
+    ]
+    file = write_rows(tmp_path / "held.jsonl", rows)
     assert heldout_rows(corpus.tokenizer, file, 10, 32).sources is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from crammed.terminal.progress import SILENT
 from support.backbones import Load
 from support.command import crammed
 from support.evaluation import Ask
-from support.text import sentences
+from support.text import sentences, write_rows
 
 PAIRS = [
     {"sentence_good": good, "sentence_bad": bad, "UID": uid, "linguistics_term": uid, "field": "f"}
@@ -39,9 +38,7 @@ PAIRS = [
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
     """A suite with a task of pairs in groups."""
-    folder = tmp_path / "agreement"
-    folder.mkdir()
-    (folder / "validation.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS))
+    write_rows(tmp_path / "agreement" / "validation.jsonl", PAIRS)
     file = tmp_path / "mine.yaml"
     tasks = {"agreement": {"kind": "minimal-pairs", "group": "UID"}}
     file.write_text(yaml.safe_dump({"tasks": tasks, "means": {"all": ["agreement"]}}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from support.backbones import RECIPES, TEXTS, Load, batch
 from support.evaluation import Ask, make_model, tasks_of
 from support.models import FAMILIES
 from support.tasks import write_task
+from support.text import write_rows
 
 APART = [("the fox runs",), ("a fox",), ("rain",), ("it rains by the harbour",)]
 
@@ -87,9 +87,7 @@ def test_pairs_alone_are_read_apart(tmp_path: Path, ask: Ask) -> None:
         for n in range(count):
             one, other = draw.choice(words, 2, replace=False)
             rows.append({"sentence1": one, "sentence2": one if n % 2 else other, "label": n % 2})
-        file = tmp_path / "rte" / f"{split}.jsonl"
-        file.parent.mkdir(exist_ok=True)
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(tmp_path / "rte" / f"{split}.jsonl", rows)
     protocol = tmp_path / "own.yaml"
     text = "{seeds: 1, epochs: 4, batch: 8, lr: 3e-3, max_length: 32, dropout: 0.0"
     for pairs in ("joint", "apart"):

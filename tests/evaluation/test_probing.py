@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from crammed.terminal.progress import SILENT
 from support.evaluation import Ask, tasks_of
 from support.models import save_model
 from support.tasks import write_task
+from support.text import write_rows
 
 NUMERICS = Numerics(torch.device("cpu"), torch.float32, False)
 METHODS = ("linear", "knn")
@@ -165,8 +165,7 @@ def test_what_a_probe_cannot_do_is_refused(tmp_path: Path, ask: Ask) -> None:
     )
     row = {"words": ["a"], "tags": ["N"], "text": "a", "answers": ["b", "c"], "label": 1}
     for task in ("tags", "ends", "boats"):
-        (tmp_path / task).mkdir()
-        (tmp_path / task / "train.jsonl").write_text(json.dumps(row) + "\n")
+        write_rows(tmp_path / task / "train.jsonl", [row])
     asked = ask(suite=str(tmp_path / "mine.yaml"), protocol="linear-probe", seeds=None)
     for tasks, said in (
         (None, "task tags: a probe has no kind tokens: --tasks boats"),

@@ -19,6 +19,7 @@ from crammed.tasks.task import Suite, load_suite
 from crammed.terminal.progress import SILENT
 from support.evaluation import Ask, tasks_of
 from support.tasks import write_task
+from support.text import write_rows
 
 GLUE = {
     "CoLA.tsv": ("0", "1"),
@@ -166,7 +167,7 @@ def test_a_submission_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_submission_holds_what_the_median_seed_predicts(tmp_path: Path, ask: Ask) -> None:
     write_task(tmp_path, "cola", rows=40)
     rows = [{"sentence": f"harbour number {n}", "idx": n} for n in range(7)]
-    (tmp_path / "cola" / "test.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    write_rows(tmp_path / "cola" / "test.jsonl", rows)
     before = evaluate(ask(seeds=3, untrained=False), SILENT)
     archive = tmp_path / "submission.zip"
     after = evaluate(ask(seeds=3, untrained=False, submission=archive), SILENT)
@@ -195,12 +196,12 @@ def test_test_rows_that_changed_are_predicted_again(tmp_path: Path, ask: Ask) ->
     write_task(tmp_path, "sst2", rows=40)
     rows = [{"sentence": text, "idx": n} for n, text in enumerate(["a harbour", "garden", "b"])]
     file = tmp_path / "cola" / "test.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(file, rows)
     archive, folder = tmp_path / "submission.zip", tmp_path / "scores"
     request = ask(seeds=1, untrained=False, submission=archive)
     evaluate(request, SILENT)
     before, written = outputs_on_test(folder, 0), archive.read_bytes()
-    file.write_text("".join(json.dumps(row) + "\n" for row in reversed(rows)))
+    write_rows(file, reversed(rows))
     # If they are not asked for, neither they nor their old outputs cause fine-tuning again.
     done = folder / "predictions/glue/cola/trained-0.npz"
     at = done.stat().st_mtime_ns

@@ -36,20 +36,18 @@ from crammed.terminal.table import show
 from support.command import PATIENCE, started, wait_for
 from support.evaluation import Ask, make_model, tasks_of
 from support.tasks import write_task
-from support.text import tiny
+from support.text import tiny, write_rows
 
 
 def test_scores_have_seeds_intervals_and_the_untrained_model(tmp_path: Path, ask: Ask) -> None:
     write_task(tmp_path, "rte", rows=40, label="entailment")
-    (tmp_path / "rte" / "train.jsonl.gz").unlink()
     rows = [
         {"sentence1": "a harbour" if n % 2 else "a garden", "sentence2": "b", "label": n % 2}
         for n in range(40)
     ]
-    for split in ("train", "validation"):
-        (tmp_path / "rte" / f"{split}.jsonl.gz").unlink(missing_ok=True)
-        lines = [json.dumps(row) + "\n" for row in rows[: 40 if split == "train" else 20]]
-        (tmp_path / "rte" / f"{split}.jsonl").write_text("".join(lines))
+    for split, count in (("train", 40), ("validation", 20)):
+        (tmp_path / "rte" / f"{split}.jsonl.gz").unlink()
+        write_rows(tmp_path / "rte" / f"{split}.jsonl", rows[:count])
     write_task(tmp_path, "stsb", rows=40)
     write_task(tmp_path, "mnli", rows=40)
     result = evaluate(ask(), SILENT)
@@ -104,9 +102,7 @@ def test_a_linear_model_stands_beside_each_score(
         shared = ask(seeds=1, twins=tmp_path / "twins", into=tmp_path / "other")
         assert "linear" not in tasks_of(evaluate(shared, SILENT))["cola"]
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    for file in (tmp_path / "cola").iterdir():
-        file.unlink()
-    (tmp_path / "cola").rmdir()
+    shutil.rmtree(tmp_path / "cola")
     write_task(tmp_path, "cola", rows=48)
     said = io.StringIO()
     found = evaluate(ask(seeds=1, untrained=False), Progress(said))
@@ -119,11 +115,10 @@ def test_another_positive_class_scores_what_was_fine_tuned(
 ) -> None:
     """The model of TF-IDF is scored again, too, and scores of different classes do not compare."""
     suite_file, data = tmp_path / "mine.yaml", tmp_path / "data"
-    data.mkdir()
     lines: list[dict[str, Any]]
     lines = [{"text": f"row {n}", "label": ("[ham]", "spam")[n % 3 > 0]} for n in range(40)]
     for split in ("train", "validation"):
-        (data / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        write_rows(data / f"{split}.jsonl", lines)
         lines += [{"text": None, "label": "ham"}] * 2
     request = ask(suite=str(suite_file), data=str(data), seeds=1)
 
@@ -182,9 +177,7 @@ def test_finished_jobs_are_never_done_again(tmp_path: Path, ask: Ask) -> None:
     assert more["sst2"] == first["sst2"]
 
     # Changed rows make it a different task.
-    for file in (tmp_path / "cola").iterdir():
-        file.unlink()
-    (tmp_path / "cola").rmdir()
+    shutil.rmtree(tmp_path / "cola")
     write_task(tmp_path, "cola", rows=48)
     assert tasks_of(evaluate(ask(tasks=("cola",)), SILENT))["cola"]["rows"]["train"] == 48
 
@@ -257,9 +250,7 @@ def test_a_failing_task_is_shown_and_the_others_finish(tmp_path: Path, ask: Ask)
     means = result["suites"]["glue"]["means"]
     assert all("stsb" not in mean["of"] for mean in means)
     # Once its data is repaired, it gets its score.
-    for file in (tmp_path / "cola").iterdir():
-        file.unlink()
-    (tmp_path / "cola").rmdir()
+    shutil.rmtree(tmp_path / "cola")
     write_task(tmp_path, "cola", rows=40)
     assert "seeds" in tasks_of(evaluate(ask(seeds=1, untrained=False), SILENT))["cola"]
 
@@ -320,11 +311,10 @@ def test_faults_of_ones_own_task_are_found_before_anything_is_made(
     """Each is said once; the built-in suites finish what they can."""
     suite, data = tmp_path / "mine.yaml", tmp_path / "data"
     for task, label in (("short", 0), ("column", 0), ("label", 7), ("good", 0)):
-        (data / task).mkdir(parents=True)
         rows = [{"text": f"row {n}", "label": n % 2} for n in range(4 if task == "short" else 40)]
-        (data / task / "train.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+        write_rows(data / task / "train.jsonl", rows)
         rows[2]["label"] = label
-        (data / task / "validation.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+        write_rows(data / task / "validation.jsonl", rows)
     task = "{text: text, metric: accuracy}"
     suite.write_text(
         f"tasks: {{short: {task}, column: {{text: txt, metric: accuracy}}, label: {task}, "

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crammed.export.huggingface import export
-from support.models import HEADS, untrained, word_pieces
+from support.models import HEADS, from_auto, untrained, word_pieces
 from support.variants import configuration
 
 IDS = torch.randint(5, 60, (3, 12), generator=torch.Generator().manual_seed(0))
@@ -39,11 +39,17 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def load(folder: Path, head: str, **options: Any) -> Any:
-    import transformers
+    return from_auto(folder, head, dropout=0.0, **options)
 
-    torch.manual_seed(1)
-    loader = getattr(transformers, f"Auto{head}")
-    return loader.from_pretrained(folder, trust_remote_code=True, dropout=0.0, **options).eval()
+
+def grown(model: Any, folder: Path) -> tuple[int, Tensor, Any]:
+    """A model's vocabulary and logits, and the model with seven more tokens, saved and loaded."""
+    size = model.config.vocab_size
+    with torch.inference_mode():
+        before = model(IDS, MASK).logits
+    model.resize_token_embeddings(size + 7)
+    model.save_pretrained(folder)
+    return size, before, load(folder, "ModelForMaskedLM")
 
 
 def inputs(head: str) -> dict[str, Tensor]:
@@ -117,18 +123,13 @@ def test_embeddings_may_be_given_in_place_of_ids(folder: Path, head: str) -> Non
 
 def test_the_vocabulary_can_grow_and_shrink(folder: Path, tmp_path: Path) -> None:
     model = load(folder, "ModelForMaskedLM")
-    size = model.config.vocab_size
+    size, before, again = grown(model, tmp_path / "grown")
     with torch.inference_mode():
-        before = model(IDS, MASK).logits
-    model.resize_token_embeddings(size + 7)
-    model.save_pretrained(tmp_path / "grown")
-    again = load(tmp_path / "grown", "ModelForMaskedLM")
-    with torch.inference_mode():
-        grown = again(IDS, MASK).logits
-        assert torch.equal(grown, model(IDS, MASK).logits)
+        logits = again(IDS, MASK).logits
+        assert torch.equal(logits, model(IDS, MASK).logits)
         again(torch.full((1, 4), size + 6))
-    assert grown.shape[-1] == again.config.vocab_size == size + 7
-    torch.testing.assert_close(grown[..., :size], before, rtol=1e-5, atol=1e-5)
+    assert logits.shape[-1] == again.config.vocab_size == size + 7
+    torch.testing.assert_close(logits[..., :size], before, rtol=1e-5, atol=1e-5)
     again.resize_token_embeddings(size - 3, mean_resizing=False)
     with torch.inference_mode():
         cut = again(IDS, MASK).logits
@@ -140,13 +141,7 @@ def test_value_embeddings_grow_with_the_vocabulary_and_need_ids(tmp_path: Path) 
     config = configuration("crammed", dropout=0.0, value_embeddings=True)
     done = export(untrained(word_pieces(), config), tmp_path / "export")
     assert "not modernbert: model.value_embeddings is True, not False" in done.reasons
-    model = load(done.path, "ModelForMaskedLM")
-    size = model.config.vocab_size
-    with torch.inference_mode():
-        before = model(IDS, MASK).logits
-    model.resize_token_embeddings(size + 7)
-    model.save_pretrained(tmp_path / "grown")
-    again = load(tmp_path / "grown", "ModelForMaskedLM")
+    size, before, again = grown(load(done.path, "ModelForMaskedLM"), tmp_path / "grown")
     with torch.inference_mode():
         torch.testing.assert_close(again(IDS, MASK).logits[..., :size], before)
         again(torch.full((1, 4), size + 6))
@@ -157,18 +152,12 @@ def test_value_embeddings_grow_with_the_vocabulary_and_need_ids(tmp_path: Path) 
 
 def test_a_decoder_of_its_own_grows_with_the_vocabulary(tmp_path: Path) -> None:
     config = configuration("crammed-2022", dropout=0.0, tied_decoder=False, embedding_width=24)
-    model = load(
-        export(untrained(word_pieces(), config), tmp_path / "export").path, "ModelForMaskedLM"
-    )
-    size = model.config.vocab_size
+    folder = export(untrained(word_pieces(), config), tmp_path / "export").path
+    size, before, again = grown(load(folder, "ModelForMaskedLM"), tmp_path / "grown")
     with torch.inference_mode():
-        before = model(IDS, MASK).logits
-    model.resize_token_embeddings(size + 7)
-    model.save_pretrained(tmp_path / "grown")
-    with torch.inference_mode():
-        grown = load(tmp_path / "grown", "ModelForMaskedLM")(IDS, MASK).logits
-    torch.testing.assert_close(grown[..., :size], before)
-    assert (grown[..., size:] == 0).all()
+        logits = again(IDS, MASK).logits
+    torch.testing.assert_close(logits[..., :size], before)
+    assert (logits[..., size:] == 0).all()
 
 
 def test_new_embeddings_begin_as_the_others_did(folder: Path) -> None:

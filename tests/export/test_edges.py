@@ -13,7 +13,7 @@ import torch
 from crammed.errors import CrammedError, InputError
 from crammed.export import onnx
 from crammed.export.huggingface import export
-from support.models import untrained, word_pieces
+from support.models import from_auto, untrained, word_pieces
 from support.variants import configuration
 
 RECIPES = ("crammed", "bert-base", "crammed-2022", "izsak")
@@ -24,14 +24,6 @@ def exported(folder: Path, recipe: str, **fields: Any) -> Path:
     return export(final, folder / f"{recipe}-export").path
 
 
-def load(folder: Path, head: str, seed: int = 1, **options: Any) -> Any:
-    import transformers
-
-    torch.manual_seed(seed)
-    loader = getattr(transformers, f"Auto{head}")
-    return loader.from_pretrained(folder, trust_remote_code=True, **options)
-
-
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_only_the_classifier_of_a_loaded_model_is_random(tmp_path: Path, recipe: str) -> None:
     """So adapters such as LoRA, which save it and themselves, find the rest again."""
@@ -39,7 +31,7 @@ def test_only_the_classifier_of_a_loaded_model_is_random(tmp_path: Path, recipe:
     saved = "model.safetensors"
     assert (folder / saved).read_bytes() == (again / saved).read_bytes()
     first, second = (
-        load(folder, "ModelForSequenceClassification", seed).state_dict() for seed in (1, 2)
+        from_auto(folder, "ModelForSequenceClassification", seed).state_dict() for seed in (1, 2)
     )
     differing = {name for name, weight in first.items() if not torch.equal(weight, second[name])}
     assert differing == {"classifier.weight"}
@@ -55,7 +47,7 @@ def test_custom_code_reports_no_weights_that_a_class_has_no_use_for(
     tmp_path: Path, recipe: str, head: str
 ) -> None:
     folder = exported(tmp_path, recipe)
-    _, info = load(folder, head, output_loading_info=True)
+    _, info = from_auto(folder, head, output_loading_info=True)
     assert not info["unexpected_keys"]
     assert all(name.startswith("classifier.") for name in info["missing_keys"])
 
@@ -65,15 +57,15 @@ def test_pairs_of_texts_do_without_types_where_there_is_only_one(
     tmp_path: Path, recipe: str
 ) -> None:
     folder = exported(tmp_path, recipe, token_types=1)
-    pair = load(folder, "Tokenizer")("The red fox", "counts", return_tensors="pt")
+    pair = from_auto(folder, "Tokenizer")("The red fox", "counts", return_tensors="pt")
     assert pair.keys() == {"input_ids", "attention_mask"}
-    assert load(folder, "Model")(**pair)[0].isfinite().all()
+    assert from_auto(folder, "Model")(**pair)[0].isfinite().all()
 
 
 @pytest.mark.filterwarnings("ignore:torch.(ao.quantization|quantize_per_tensor)")
 @pytest.mark.parametrize("recipe", ["crammed-2022", "izsak"])
 def test_every_matrix_product_can_be_quantised(tmp_path: Path, recipe: str) -> None:
-    model = load(exported(tmp_path, recipe), "ModelForSequenceClassification").eval()
+    model = from_auto(exported(tmp_path, recipe), "ModelForSequenceClassification").eval()
     products = sum(isinstance(part, torch.nn.Linear) for part in model.modules())
     quantised = torch.ao.quantization.quantize_dynamic(model, dtype=torch.qint8)
     left = sum(isinstance(part, torch.nn.Linear) for part in quantised.modules())

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import json
 import os
 import re
@@ -29,12 +28,10 @@ from crammed.machine.device import Device
 from crammed.model.classifiers import SequenceClassifier
 from crammed.model.trained import load_trained, trained_model
 from crammed.rules.recipe import recipe_names
-from crammed.runs.directory import RunDir
 from crammed.runs.summary import read_summary
-from crammed.terminal.progress import SILENT
-from crammed.training.loop import pretrain
 from support.models import untrained
-from support.text import documents, tiny
+from support.text import documents, tiny, write_jsonl
+from support.training import train
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "2026-11-21"
 FORMATS = {
@@ -55,8 +52,7 @@ def test_every_recipe_trains_and_exports_with_equal_logits(
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     config = tiny(recipe, budget={"limit": "4updates"})
-    with RunDir.open(tmp_path / "run", config) as run:
-        trained = pretrain(config, corpus, run, cpu, SILENT)
+    trained = train(config, corpus, tmp_path / "run", cpu)
     final = trained_model(trained.model, config.model, 32, corpus.tokenizer)
     done = export(final, tmp_path / "export")
     assert done.format == FORMATS[recipe]
@@ -220,8 +216,7 @@ def brought_corpus(folder: Path, special: dict[str, int]) -> Corpus:
     ids = [n for text in texts for n in (*encoder.encode_texts([text])[0].tolist(), sep)]
     rows = np.array(ids[: len(ids) // 32 * 32], "<u2")
     rows.tofile(folder / "rows-00000.bin")
-    with gzip.open(folder / "heldout.jsonl.gz", "wt") as file:
-        file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+    write_jsonl(folder / "heldout.jsonl.gz", texts)
     files = {
         file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)}
         for file in folder.iterdir()
@@ -245,8 +240,7 @@ def test_a_brought_tokenizer_keeps_its_special_tokens_through_training_and_expor
 
     corpus = brought_corpus(tmp_path / "corpus", special)
     config = tiny(recipe, budget={"limit": "4updates"})
-    with RunDir.open(tmp_path / "run", config) as run:
-        trained = pretrain(config, corpus, run, cpu, SILENT)
+    trained = train(config, corpus, tmp_path / "run", cpu)
     final = trained_model(trained.model, config.model, 32, corpus.tokenizer)
     final.save(tmp_path / "final")
     done = export(load_trained(tmp_path), tmp_path / "export")

@@ -81,11 +81,6 @@ def same(model: Any, weights: dict[str, Tensor], but: str = "nothing") -> bool:
     )
 
 
-def close(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("head", HEADS)
 def test_what_is_saved_loads_again(tmp_path: Path, recipe: Recipe, head: str) -> None:
     if not recipe.has(head):
@@ -101,7 +96,9 @@ def test_what_is_saved_loads_again(tmp_path: Path, recipe: Recipe, head: str) ->
         model = recipe.load(head, folder)
         assert same(model, weights)
         # A product may round otherwise where a weight lies elsewhere in memory.
-        close(outputs(model, recipe.batch(head)), expected)
+        torch.testing.assert_close(
+            outputs(model, recipe.batch(head)), expected, rtol=1e-5, atol=1e-6
+        )
     assert same(recipe.load("Model", folder), recipe.load("Model").state_dict(), but="pooler")
 
 
@@ -212,7 +209,9 @@ def test_the_trainer_saves_and_goes_on(tmp_path: Path, recipe: Recipe) -> None:
     again = recipe.load(head, tmp_path / "checkpoint-4")
     assert same(again, trained.state_dict())
     assert not same(recipe.load(head, num_labels=3), trained.state_dict())
-    close(outputs(again, recipe.batch()), outputs(trained, recipe.batch()))
+    torch.testing.assert_close(
+        outputs(again, recipe.batch()), outputs(trained, recipe.batch()), rtol=1e-5, atol=1e-6
+    )
     # With this PyTorch, transformers 4.48 does not read the numbers that it wrote itself.
     (tmp_path / "checkpoint-2" / "rng_state.pth").unlink()
     second = trainer(recipe, tmp_path, recipe.load(head, num_labels=3), max_steps=4, **options)
@@ -249,7 +248,9 @@ def test_sentence_transformers(tmp_path: Path, recipe: Recipe) -> None:
     torch.testing.assert_close(expected, (hidden * kept).sum(1) / kept.sum(1), rtol=1e-4, atol=1e-5)
     model.save_pretrained(str(tmp_path / "saved"))
     again = library.SentenceTransformer(str(tmp_path / "saved"), device="cpu", **recipe.trust)
-    close((again.encode(TEXTS, convert_to_tensor=True),), (expected,))
+    torch.testing.assert_close(
+        (again.encode(TEXTS, convert_to_tensor=True),), (expected,), rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("int8", [False, True])

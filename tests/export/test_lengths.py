@@ -14,7 +14,7 @@ from torch import Tensor
 from crammed.export.huggingface import export
 from crammed.model.classifiers import SequenceClassifier
 from crammed.model.trained import TrainedModel
-from support.models import HEADS, untrained, word_pieces
+from support.models import HEADS, from_auto, untrained, word_pieces
 from support.variants import CHOICES, configuration
 
 TEXT = torch.randint(5, 60, (1, 9), generator=torch.Generator().manual_seed(0))
@@ -31,14 +31,6 @@ def padded(side: str) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def load(folder: Path, head: str, **options: Any) -> Any:
-    import transformers
-
-    torch.manual_seed(1)
-    loader = getattr(transformers, f"Auto{head}")
-    return loader.from_pretrained(folder, trust_remote_code=True, **options).eval()
-
-
 def outputs(model: Any, given: dict[str, Tensor]) -> tuple[Tensor, ...]:
     """What a model gives for the tokens of the text, or for the text."""
     rows = dict(given)
@@ -51,11 +43,6 @@ def outputs(model: Any, given: dict[str, Tensor]) -> tuple[Tensor, ...]:
     return tuple(each[kept] if each.shape[:2] == kept.shape else each for each in found)
 
 
-def close(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("pooling", CHOICES["pooling"])
 @pytest.mark.parametrize("positions", CHOICES["positions"])
 def test_custom_code_does_not_care_where_padding_is(
@@ -64,10 +51,10 @@ def test_custom_code_does_not_care_where_padding_is(
     config = configuration(dropout=0.0, positions=positions, pooling=pooling, **CUSTOM)
     folder = export(untrained(word_pieces(), config), tmp_path / "export", "custom").path
     for head in HEADS:
-        model = load(folder, head)
+        model = from_auto(folder, head)
         expected = outputs(model, {"input_ids": TEXT})
         for side in PADDED:
-            close(outputs(model, padded(side)), expected)
+            torch.testing.assert_close(outputs(model, padded(side)), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("positions", CHOICES["positions"])
@@ -76,10 +63,10 @@ def test_funnels_pair_tokens_from_where_a_text_begins(tmp_path: Path, positions:
     config = configuration(dropout=0.0, positions=positions, **shape)
     folder = export(untrained(word_pieces(), config), tmp_path / "export").path
     for head in ("ModelForMaskedLM", "ModelForSequenceClassification"):
-        model = load(folder, head, dropout=0.0)
+        model = from_auto(folder, head, dropout=0.0)
         expected = outputs(model, {"input_ids": TEXT})
         for side in PADDED:
-            close(outputs(model, padded(side)), expected)
+            torch.testing.assert_close(outputs(model, padded(side)), expected, rtol=1e-4, atol=1e-5)
     with torch.inference_mode():
         found = model(TEXT, output_hidden_states=True, output_attentions=True)
     assert [each.shape for each in found.hidden_states] == [(1, 9, config.width)] * 5
@@ -99,11 +86,11 @@ def test_positions_are_those_given(tmp_path: Path, positions: str) -> None:
     config = configuration(dropout=0.0, positions=positions, **CUSTOM)
     folder = export(untrained(word_pieces(), config), tmp_path / "export", "custom").path
     order = torch.randperm(9, generator=torch.Generator().manual_seed(2))
-    model = load(folder, "ModelForMaskedLM")
+    model = from_auto(folder, "ModelForMaskedLM")
     shuffled = {"input_ids": TEXT[:, order]}
     (expected,) = outputs(model, {"input_ids": TEXT})
     (found,) = outputs(model, {**shuffled, "position_ids": order[None]})
-    close((found,), (expected[order],))
+    torch.testing.assert_close(found, expected[order], rtol=1e-4, atol=1e-5)
     (without,) = outputs(model, shuffled)
     assert torch.allclose(without, expected[order], atol=1e-3) == (positions == "none")
 
@@ -112,14 +99,14 @@ def test_positions_are_those_given(tmp_path: Path, positions: str) -> None:
 def test_what_built_in_classes_make_of_padding_on_the_left(tmp_path: Path, recipe: str) -> None:
     """As docs/evaluation.md says: a BERT needs `position_ids`, and a ModernBERT does not."""
     final = untrained(word_pieces(), configuration(recipe, dropout=0.0))
-    model = load(export(final, tmp_path / "export").path, "ModelForMaskedLM")
+    model = from_auto(export(final, tmp_path / "export").path, "ModelForMaskedLM")
     expected = outputs(model, {"input_ids": TEXT})
     given = padded("left")
     if recipe == "bert-base":
         with pytest.raises(AssertionError):
-            close(outputs(model, given), expected)
+            torch.testing.assert_close(outputs(model, given), expected, rtol=1e-4, atol=1e-5)
         given["position_ids"] = (given["attention_mask"].cumsum(1) - 1).clamp(min=0)
-    close(outputs(model, given), expected)
+    torch.testing.assert_close(outputs(model, given), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_our_classifiers_read_the_first_token_of_the_text() -> None:
@@ -148,7 +135,7 @@ def test_an_export_is_as_long_as_the_rows_of_training(tmp_path: Path, recipe: st
     from transformers import AutoTokenizer
 
     folder, final = exported(tmp_path, recipe)
-    model = load(folder, "ModelForMaskedLM")
+    model = from_auto(folder, "ModelForMaskedLM")
     assert model.config.max_position_embeddings == 12
     assert AutoTokenizer.from_pretrained(folder).model_max_length == 12
     tables = [p for name, p in model.named_parameters() if re.search("positions?_?.*weight", name)]
@@ -162,11 +149,11 @@ def test_an_export_is_as_long_as_the_rows_of_training(tmp_path: Path, recipe: st
 def test_custom_code_refuses_inputs_without_positions_and_warns_of_others(tmp_path: Path) -> None:
     fault = "an input has 13 tokens, and the model was trained on at most 12: shorten it"
     ids = torch.full((1, 13), 7)
-    bounded = load(exported(tmp_path / "one", "izsak")[0], "Model")
+    bounded = from_auto(exported(tmp_path / "one", "izsak")[0], "Model")
     with pytest.raises(ValueError, match=fault):
         bounded(ids)
     bounded(ids, position_ids=torch.arange(13)[None] // 2)
-    computed = load(exported(tmp_path / "two", "izsak", positions="rotary")[0], "Model")
+    computed = from_auto(exported(tmp_path / "two", "izsak", positions="rotary")[0], "Model")
     with pytest.warns(UserWarning, match=fault):
         (expected,) = computed(ids, return_dict=False)
     compiled: Any = torch.compile(computed, backend="eager", fullgraph=True)

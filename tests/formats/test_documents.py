@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import threading
 import tracemalloc
@@ -30,6 +29,7 @@ from support.samples import (
     read,
     refusal,
 )
+from support.text import write_rows
 
 TEXTS = [
     "One, schön.",
@@ -400,4 +400,4 @@ def _write_rows(file: Path, table: pa.Table) -> None:
         with pa.ipc.new_stream(str(file), table.schema) as writer:
             writer.write_table(table)
     else:
-        file.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+        write_rows(file, table.to_pylist())

@@ -6,7 +6,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from crammed.interface.asking import configure, words_of
 from crammed.report.notebook import table_html
 from crammed.rules.recipe import parse_overrides
 from support.adapting import SMALL
+from support.html import check_balanced
 from support.pages import python_blocks
 from support.tasks import write_task
 from support.text import documents, write_jsonl
@@ -97,24 +97,6 @@ def page(here: Path) -> Iterator[dict[str, Any]]:
         yield values
 
 
-class _Balanced(HTMLParser):
-    """Checks that every element is closed."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.feed(page)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        if tag != "br":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
 def test_the_page_is_true(here: Path, page: dict[str, Any]) -> None:
     run, trial = page["run"], page["trial"]
     assert json.loads((here / "runs/mine/config.json").read_text())["budget"]["limit"] == "3updates"
@@ -140,7 +122,7 @@ def test_a_notebook_shows_what_came_out(page: dict[str, Any]) -> None:
         ("kept", ("rte", "model", "entailment")),
     ):
         shown = page[name]._repr_html_()
-        _Balanced(shown)
+        check_balanced(shown)
         assert [word for word in words if word not in shown] == []
     assert "&lt;b&gt;" in table_html([("a <b>", ["<b>", "c"])])
 

@@ -24,7 +24,7 @@ from crammed.runs.directory import RunDir
 from crammed.runs.summary import Summary
 from crammed.terminal.progress import SILENT, Progress
 from support.corpora import numbered_files, write_corpus
-from support.html import Balanced
+from support.html import check_balanced
 from support.scores import BLIMP, GLUE, HELDOUT, PAPERS, evaluated
 from support.study import SUMMARY
 from support.text import documents, tiny, write_jsonl
@@ -49,9 +49,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_report_is_whole_and_stands_alone(run: Path) -> None:
     page = (run / "report.html").read_text()
-    checker = Balanced()
-    checker.feed(page)
-    assert not checker.open
+    check_balanced(page)
     assert page.count('<div class="wide"><svg') == page.count('<div class="narrow"><svg') == 3
     assert not re.findall(r'(?:src|href)="(?!#)', page)  # nothing is fetched
     assert "Undefined" not in page
@@ -133,9 +131,7 @@ def test_losses_of_different_held_out_texts_have_axes_of_their_own(
     assert "not from one text to another" in head
     rows = re.findall(r"<tr><td>(\w+)</td><td>(\w)</td>", head)
     assert rows == [("run", "A"), ("b", "B"), ("c", "B"), ("d", "C")]
-    checker = Balanced()
-    checker.feed(page)
-    assert not checker.open
+    check_balanced(page)
 
 
 @pytest.fixture
@@ -163,9 +159,7 @@ def test_what_a_corpus_holds(moved: Path, tmp_path: Path) -> None:
         orders={"rare-first": range(7)},
     )
     page = write_report([moved], tmp_path / "report.html").read_text()
-    checker = Balanced()
-    checker.feed(page)
-    assert not checker.open
+    check_balanced(page)
     for words in (
         "tales: 4 documents, 90 characters (100.0 %)",
         "10 documents (25.0 %), 2.5 k characters",
@@ -201,9 +195,7 @@ def test_scores_by_other_protocols_are_shown_beside_the_own(moved: Path, tmp_pat
     assert "Scores after fine-tuning: glue by bert-base</h2>" in alone
     evaluated(moved, blimp=BLIMP, glue=GLUE)
     page = write_report([moved], tmp_path / "report.html").read_text()
-    checker = Balanced()
-    checker.feed(page)
-    assert not checker.open
+    check_balanced(page)
     places = [
         page.index(f"Scores after fine-tuning: glue{by}</h2>") for by in ("", " by bert-base")
     ]
@@ -215,9 +207,7 @@ def test_scores_by_other_protocols_are_shown_beside_the_own(moved: Path, tmp_pat
 def test_scores_are_shown_with_all_that_belongs_to_them(moved: Path, tmp_path: Path) -> None:
     suites = {"glue": GLUE, "blimp": BLIMP, "heldout": HELDOUT}
     page = write_report([evaluated(moved, **suites)], tmp_path / "report.html").read_text()
-    checker = Balanced()
-    checker.feed(page)
-    assert not checker.open
+    check_balanced(page)
     assert page.count('<div class="wide"><svg') == 3
     for words in (
         "It helped on mrpc (",

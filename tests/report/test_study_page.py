@@ -17,7 +17,7 @@ from crammed.report.curves import read_curves
 from crammed.report.study import _ticks, write_study_page
 from crammed.study.findings.scaling import cells_of
 from crammed.study.result import StudyResult
-from support.html import Balanced
+from support.html import check_balanced
 from support.scores import GLUE, evaluated
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "2026-11-21"
@@ -52,11 +52,7 @@ def study(**more: Any) -> dict[str, Any]:
 def page(folder: Path, values: dict[str, Any]) -> str:
     folder.mkdir(exist_ok=True)
     (folder / "study.json").write_text(json.dumps(values))
-    text = write_study_page(folder, folder / "report.html").read_text("utf-8")
-    checker = Balanced()
-    checker.feed(text)
-    assert not checker.open
-    return text
+    return check_balanced(write_study_page(folder, folder / "report.html").read_text("utf-8"))
 
 
 def test_a_study_without_its_runs_has_all_but_curves_and_links(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import re
 import shutil
@@ -20,7 +19,8 @@ from crammed.cli.machine import watch
 from crammed.errors import InputError
 from crammed.files.locks import FolderLock
 from crammed.report.watching import Server, live_page
-from support.html import Balanced
+from support.html import check_balanced
+from support.text import write_rows
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "2026-11-21"
 HOSTILE = "<script>alert(1)</script> $x$ &amp; \x1b[31m"
@@ -36,7 +36,7 @@ def point(update: int, **values: object) -> dict[str, object]:
 def logged(run: Path, *points: dict[str, object]) -> Path:
     """A run that has begun, with these log points."""
     shutil.copytree(FIXTURES / "stopped", run, ignore=LIGHT)
-    (run / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in points))
+    write_rows(run / "metrics.jsonl", points)
     return run
 
 
@@ -53,9 +53,7 @@ def runs(tmp_path: Path) -> Path:
 
 def checked(page: str) -> str:
     """The page, if it is balanced and has nothing that acts."""
-    parser = Balanced()
-    parser.feed(page)
-    assert parser.open == []
+    check_balanced(page)
     assert "<script" not in page
     assert "\x1b" not in page
     return page

@@ -201,22 +201,6 @@ def test_files_are_replaced_at_once_or_not_at_all(
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_folders_appear_complete_or_not_at_all(tmp_path: Path) -> None:
-
-    def fail() -> None:
-        with new_folder(tmp_path / "made") as folder:
-            (folder / "half").write_text("x")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail()
-    assert not list(tmp_path.iterdir())
-    with new_folder(tmp_path / "made") as folder:
-        (folder / "whole").write_text("x")
-        assert not (tmp_path / "made").exists()
-    assert [path.name for path in (tmp_path / "made").iterdir()] == ["whole"]
-
-
 def test_what_a_crash_left_behind_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".made.tmp").mkdir()
     (tmp_path / ".made.tmp" / "junk").write_text("x")

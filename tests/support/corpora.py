@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from crammed.data.corpus import Corpus, order_dtype, token_dtype
 from crammed.data.preparing.driver import prepare
 from crammed.files.hashes import sha256
 from crammed.terminal.progress import SILENT, Progress
-from support.text import tiny
+from support.text import tiny, write_rows
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = ("the", "a", "fox", "sailor", "counts", "lanterns", "un", "##ing", "##s", ".", ",", "!")
@@ -50,8 +49,7 @@ def write_corpus(
         np.array(order, order_dtype(rows)).tofile(folder / f"order-{name}.bin")
     (folder / "tokenizer.json").write_text(small_tokenizer().to_str(), "utf-8")
     if dropped:
-        lines = "".join(json.dumps(each) + "\n" for each in dropped)
-        (folder / "dropped.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+        write_rows(folder / "dropped.jsonl.gz", dropped)
     values = {
         "sources": [{"name": "tales", "documents": 4, "characters": 90}],
         "steps": [],

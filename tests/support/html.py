@@ -5,9 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 
-class Balanced(HTMLParser):
-    """Fails on a tag that is closed out of order."""
-
+class _Tags(HTMLParser):
     VOID = ("meta", "br", "path", "use", "link")
 
     def __init__(self) -> None:
@@ -21,3 +19,12 @@ class Balanced(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if tag not in self.VOID:
             assert self.open.pop() == tag
+
+
+def check_balanced(page: str) -> str:
+    """The page, every tag of which must be closed, and in order."""
+    tags = _Tags()
+    tags.feed(page)
+    tags.close()
+    assert not tags.open
+    return page

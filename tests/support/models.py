@@ -138,3 +138,12 @@ def untrained(tokenizer: Tokenizer, config: ModelConfig, seed: int = 0) -> Train
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=draw))
     return trained_model(model, config, 32, tokenizer)
+
+
+def from_auto(folder: Path, head: str, seed: int = 1, **options: Any) -> Any:
+    """The model in a folder as the class ``AutoHEAD`` loads it; the seed is for new weights."""
+    import transformers
+
+    torch.manual_seed(seed)
+    loader = getattr(transformers, f"Auto{head}")
+    return loader.from_pretrained(folder, trust_remote_code=True, **options)

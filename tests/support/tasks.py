@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 from typing import Any
 
 from crammed.tasks.task import load_suite
-from support.text import documents
+from support.text import documents, write_rows
 
 
 def write_task(folder: Path, name: str, rows: int = 96, **columns: Any) -> Path:
@@ -17,18 +15,16 @@ def write_task(folder: Path, name: str, rows: int = 96, **columns: Any) -> Path:
     Args:
         columns: values to set in every row.
     """
-    made = folder / name
-    made.mkdir(parents=True)
     wanted = load_suite("glue").tasks[name]
     texts = documents(rows)
     splits = ["train", *(scored.split for scored in wanted.numbers.values())]
     for split in splits:
-        part = texts if split == "train" else texts[: rows // 2]
-        with gzip.open(made / f"{split}.jsonl.gz", "wt") as file:
-            for n, text in enumerate(part):
-                row: dict[str, Any] = dict.fromkeys(wanted.text, text[:40])
-                row[wanted.text[0]] = f"{'harbour' if n % 2 else 'garden'} {text[:30]}"
-                file.write(json.dumps({**row, "label": n % 2, "idx": n, **columns}) + "\n")
+        part = []
+        for n, text in enumerate(texts if split == "train" else texts[: rows // 2]):
+            row: dict[str, Any] = dict.fromkeys(wanted.text, text[:40])
+            row[wanted.text[0]] = f"{'harbour' if n % 2 else 'garden'} {text[:30]}"
+            part.append({**row, "label": n % 2, "idx": n, **columns})
+        write_rows(folder / name / f"{split}.jsonl.gz", part)
     return folder
 
 

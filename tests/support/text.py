@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +35,17 @@ def documents(count: int, seed: int = 0) -> list[str]:
     return [" ".join(lines[4 * n : 4 * n + 4]) for n in range(count)]
 
 
-def write_jsonl(path: Path, texts: list[str]) -> Path:
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), "utf-8")
+def write_rows(path: Path, rows: Iterable[object]) -> Path:
+    """Write JSON lines, compressed if the name says so, in a folder that is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return path
+
+
+def write_jsonl(path: Path, texts: Iterable[str]) -> Path:
+    """Write documents as JSON lines."""
+    return write_rows(path, ({"text": text} for text in texts))
 
 
 MODEL = [word for word in TINY if not word.startswith(("data.", "tokenizer."))]

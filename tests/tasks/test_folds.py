@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ from crammed.tasks.folds import parts_of
 from crammed.tasks.read import read_task
 from crammed.tasks.rows import TaskData
 from crammed.tasks.task import Suite
+from support.text import write_rows
 
 
 def read(folder: Path, rows: list[dict[str, Any]], **fields: Any) -> TaskData:
-    (folder / "mine").mkdir(exist_ok=True)
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (folder / "mine" / "train.jsonl").write_text(lines)
+    write_rows(folder / "mine" / "train.jsonl", rows)
     task = {"text": "text", "metric": "accuracy", "folds": 3, **fields}
     suite = Suite.model_validate({"name": "s", "tasks": {"mine": task}})
     return read_task(suite.tasks["mine"], folder, suite)

@@ -16,6 +16,7 @@ from crammed.errors import InputError
 from crammed.tasks.read import read_task, splits_in, tasks_in
 from crammed.tasks.rows import TaskData
 from crammed.tasks.task import SplitSpec, Suite, load_suite, pieces, suite_names
+from support.text import write_rows
 
 Rows = Sequence[dict[str, Any]]
 
@@ -28,9 +29,7 @@ def suite_of(**fields: Any) -> Suite:
 
 def write(folder: Path, **splits: Rows) -> None:
     for name, rows in splits.items():
-        file = folder / "mine" / f"{name}.jsonl"
-        file.parent.mkdir(exist_ok=True)
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        write_rows(folder / "mine" / f"{name}.jsonl", rows)
 
 
 def read(folder: Path, train: Rows, validation: Rows | None = None, **fields: Any) -> TaskData:
@@ -399,8 +398,7 @@ def test_scored_splits_that_are_missing_are_left_out_unless_all_are(tmp_path: Pa
 
 def test_a_scored_split_may_have_its_own_columns_and_folder(tmp_path: Path) -> None:
     write(tmp_path, train=TWO)
-    (tmp_path / "more").mkdir()
-    (tmp_path / "more/test.jsonl").write_text(json.dumps({"words": "c", "label": 1}) + "\n")
+    write_rows(tmp_path / "more/test.jsonl", [{"words": "c", "label": 1}])
     at = {"folder": "more", "split": "test", "text": "words"}
     suite = suite_of(scored={"n": at}, labels=2, rows={"train": 2, "more/test": 1})
     data = read_task(suite.tasks["mine"], tmp_path, suite)
@@ -456,9 +454,8 @@ def test_every_built_in_task_reads_rows_of_its_columns(tmp_path: Path, name: str
                 each[task.label[0]] = [label, label] if task.kind == "tokens" else label
                 if task.kind == "choice" and len(task.choices) == 1:
                     each[task.choices[0]] = list("pqrs")
-            file = tmp_path / (at.folder or task.folders[0]) / f"{at.split}.jsonl"
-            file.parent.mkdir(exist_ok=True)
-            file.write_text("".join(json.dumps(each) + "\n" for each in rows))
+            folder = tmp_path / (at.folder or task.folders[0])
+            write_rows(folder / f"{at.split}.jsonl", rows)
         data = read_task(task, tmp_path, suite)
         assert data.scored.keys() == task.numbers.keys()
         assert data.test.keys() == task.test.keys()

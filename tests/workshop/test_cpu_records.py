@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import json
 import os
@@ -23,7 +22,7 @@ from crammed.errors import CrammedError, InputError
 from crammed.files.writing import read_json, write_json
 from support.command import PATIENCE, crammed, python
 from support.models import save_model
-from support.text import MODEL, documents, tiny
+from support.text import MODEL, documents, tiny, write_jsonl
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -31,10 +30,7 @@ BENCHMARKS = ROOT / "benchmarks"
 
 @pytest.fixture
 def heldout(tmp_path: Path) -> Path:
-    path = tmp_path / "heldout.jsonl.gz"
-    with gzip.open(path, "wt") as file:
-        file.writelines(json.dumps({"text": text}) + "\n" for text in documents(150, seed=7))
-    return path
+    return write_jsonl(tmp_path / "heldout.jsonl.gz", documents(150, seed=7))
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from support.text import write_rows
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "benchmarks")]
 
@@ -71,8 +73,7 @@ def test_tasks_keep_case_and_share_no_sentence_with_each_other_or_the_text(tmp_p
         {"package": "rare", "text": f"Öffnen Sie selten Nummer {n} im Menü der Datei."}
         for n in range(9)
     ]
-    file = tmp_path / "de.jsonl"
-    file.write_text("".join(json.dumps(each) + "\n" for each in (*pages, *few)), "utf-8")
+    file = write_rows(tmp_path / "de.jsonl", (*pages, *few))
     language_tasks.make(file, tmp_path / "tasks")
 
     def read(name: str) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,16 +18,11 @@ from crammed.data.preparing.cleaning.steps import settings_of
 from crammed.data.preparing.cleaning.words import words_of
 from crammed.errors import InputError
 from support.tasks import PAIR
-from support.text import tiny
+from support.text import tiny, write_rows
 
 SENTENCE = "The ship's captain saw 12 white gulls over the grey harbour wall at dawn."
 """Fifteen runs of letters and digits."""
 TEN = "a b c d e f g h i j"
-
-
-def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
 
 def of(data: Path, suite: str = "glue", words: int | None = None) -> Downstream:

@@ -12,7 +12,7 @@ import pytest
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from support.corpora import step_of, tokens_of
-from support.text import documents, sentences
+from support.text import documents, sentences, write_rows
 
 
 def test_duplicates_and_empty_documents_are_dropped_and_counted(
@@ -80,11 +80,9 @@ def test_documents_with_downstream_sentences_are_dropped(
     tmp_path: Path, make_corpus: Callable[..., Corpus]
 ) -> None:
     planted = "the committee will meet again on friday to talk about the new bridge over the river"
-    task = tmp_path / "glue" / "rte"
-    task.mkdir(parents=True)
     row = {"sentence1": planted, "sentence2": "The bridge is new.", "label": 0}
     for split in ("train", "validation"):
-        (task / f"{split}.jsonl").write_text(json.dumps(row) + "\n")
+        write_rows(tmp_path / "glue" / "rte" / f"{split}.jsonl", [row])
     texts = documents(200)
     texts[7] += f" {planted.capitalize()}, he said."
     corpus = make_corpus(texts, f"data.clean.downstream={tmp_path / 'glue'}")

@@ -21,7 +21,7 @@ from crammed.errors import InputError
 from crammed.files.hashes import sha256
 from crammed.terminal.progress import SILENT, Progress
 from support.corpora import prepared, step_of
-from support.text import documents, tiny, write_jsonl
+from support.text import documents, tiny, write_jsonl, write_rows
 
 
 def config_of(path: Path, *overrides: str, **data: Any) -> Any:
@@ -159,10 +159,9 @@ def test_a_corpus_is_extended_if_the_same_tasks_are_named_again(
     tmp_path: Path, base: Corpus, further: Path
 ) -> None:
     def tasks(text: str) -> str:
-        folder = tmp_path / "glue" / "cola"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "train.jsonl").write_text(json.dumps({"sentence": text, "label": 0}) + "\n")
-        return f"data.clean.downstream={{data: {folder.parent}, words: 12}}"
+        file = tmp_path / "glue" / "cola" / "train.jsonl"
+        write_rows(file, [{"sentence": text, "label": 0}])
+        return f"data.clean.downstream={{data: {tmp_path / 'glue'}, words: 12}}"
 
     text = tmp_path / "text.jsonl"
     cleaned = prepared(tmp_path / "clean", text, tasks(documents(3)[2]), "compute.workers=1")
@@ -194,10 +193,8 @@ def test_a_corpus_is_extended_if_the_same_tasks_are_named_again(
 def test_tasks_that_changed_are_read_again_in_the_same_process(tmp_path: Path) -> None:
     text = write_jsonl(tmp_path / "text.jsonl", documents(200))
     task = tmp_path / "glue" / "cola" / "train.jsonl"
-    task.parent.mkdir(parents=True)
     words = [f"data.clean.downstream={tmp_path / 'glue'}", "compute.workers=1"]
     for number in (1, 2):
-        sentences = [{"sentence": text} for text in documents(number)]
-        task.write_text("".join(json.dumps(each) + "\n" for each in sentences))
+        write_rows(task, [{"sentence": text} for text in documents(number)])
         made = prepared(tmp_path / f"made-{number}", text, *words)
         assert step_of(made, "downstream")["dropped"] == number

@@ -15,7 +15,7 @@ from crammed.budget import Budget
 from crammed.cli import studies
 from crammed.study.spec.arms import read_study, study_names
 from support.command import popen
-from support.html import Balanced
+from support.html import check_balanced
 from support.text import write_jsonl
 
 CHEAP = ("objective",)
@@ -63,7 +63,5 @@ def test_a_built_in_study_runs_to_its_end(
         assert math.isfinite(run["bits_per_character@0.15"]), arm
         assert run["updates"] > 0
     page = (out / "report.html").read_text("utf-8")
-    checker = Balanced()
-    checker.feed(page)
-    assert not checker.open
+    check_balanced(page)
     assert all(f">{arm}, seed 0</a>" in page for arm in arms)
