@@ -29,6 +29,12 @@ def test_configuration_and_environment_are_saved_first(tmp_path: Path) -> None:
     assert env["packages"]["torch"]
 
 
+def test_a_model_for_transformers_is_not_read_as_a_run(tmp_path: Path) -> None:
+    write_json(tmp_path / "config.json", {"model_type": "modernbert", "hidden_size": 64})
+    with pytest.raises(InputError, match="is a model for transformers, not a run: name another"):
+        read_config(tmp_path)
+
+
 def test_a_run_that_ended_before_it_was_configured_begins_again(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()

@@ -228,6 +228,8 @@ def read_config(path: Path) -> RunConfig:
         values = migrate(json.loads(read_text(file)))
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise InputError(_not_a_run(path)) from error
+    if "model_type" in values:
+        raise InputError(f"{path} is a model for transformers, not a run: name another folder")
     return validated(RunConfig, values, str(file))
 
 
