@@ -16,7 +16,7 @@ from crammed.errors import InputError
 from crammed.files.writing import read_json, write_json
 from crammed.pipeline import run_everything
 from crammed.quantity import beside_unigram, quantity
-from crammed.report.figures import loss_figure, progress_figure
+from crammed.report.figures import loss_figure, progress_figure, scores_figure
 from crammed.report.page import write_report
 from crammed.report.verdict import verdict
 from crammed.rules.choosing import Asked, Choice, reasons
@@ -353,6 +353,16 @@ def test_the_loss_after_training_is_a_mark_of_its_own() -> None:
     for points in ([point, point], []):
         figure = loss_figure([{**run, "on_the_way": points}])
         assert figure.count(">held-out, 15 % masked<") == 2  # in each width
+
+
+def test_the_legend_of_scores_fits_a_phone() -> None:
+    own = {"seeds": [60.0], "median": 60.0, "interval": [50.0, 70.0], "linear": 62.0}
+    figure = scores_figure({"sick-relatedness": {**own, "untrained": own}})
+    assert figure is not None
+    _, narrow = figure.split('class="narrow"')
+    (width,) = re.findall(r'viewBox="0 0 ([\d.]+) ', narrow)
+    (begin,) = re.findall(r' x="([\d.]+)"[^>]*>TF-IDF<', narrow)
+    assert float(begin) + 6 * 6.0 < float(width), "six letters of 6 points each"
 
 
 def test_gradient_norms_have_a_curve_where_they_are_known() -> None:

@@ -178,7 +178,7 @@ def scores_figure(tasks: Mapping[str, Any]) -> str | None:
     axes.plot([], [], "o", color=FAINT, label="untrained")
     if any("linear" in tasks[name] for name in names):
         axes.plot([], [], "D", color=COLOURS[1], markersize=5, label="TF-IDF")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+    figure.legend(loc="outside upper center", ncols=3, handlelength=1.0, columnspacing=1.2)
     return as_svg(figure)
 
 
