@@ -143,7 +143,7 @@ def test_prepare_and_pretrain_share_a_corpus(tmp_path: Path) -> None:
     assert result["updates"] == 4
     assert result["report"] is None
     words = refusal("pretrain", *model, "data.row_length=64", "--corpus", corpus, "--budget", "1h")
-    assert "the corpus was prepared with its own" in words
+    assert "the corpus was prepared with data.row_length=" in words
 
 
 def test_help_of_every_verb() -> None:

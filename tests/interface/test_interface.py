@@ -49,8 +49,13 @@ def test_settings_of_a_corpus_may_be_said_again_but_not_otherwise(corpus: Corpus
     own = corpus.row_length
     asked_with(f"data.row_length={own}")
     asked_with("tokenizer={kind: wordpiece}")
-    for word in (f"data.row_length={2 * own}", "tokenizer.kind=bpe", "data.clean={nothing: 1}"):
-        with pytest.raises(InputError, match=re.escape(f"{word}: the corpus was prepared with")):
+    for word, words in (
+        (f"data.row_length={2 * own}", f"the corpus was prepared with data.row_length={own}"),
+        ("tokenizer.kind=bpe", 'the corpus was prepared with tokenizer.kind="wordpiece"'),
+        ("data.rowlength=8", "no setting that the corpus was prepared with"),
+        ("data.clean={nothing: 1}", "no setting that the corpus was prepared with"),
+    ):
+        with pytest.raises(InputError, match=re.escape(f"{word}: {words}")):
             asked_with(word)
 
 

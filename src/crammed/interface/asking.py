@@ -135,11 +135,18 @@ def _opened(corpus_dir: Path, overrides: list[str], texts: list[str]) -> Corpus:
     for word in overrides:
         if not re.match(r"(data|tokenizer)[.=]", word):
             continue
-        given = flat(parse_overrides([word]))
-        if any(key not in own or own[key] != value for key, value in given.items()):
-            raise InputError(
-                f"{word}: the corpus was prepared with its own settings; prepare another one"
-            )
+        for key, value in flat(parse_overrides([word])).items():
+            if key not in own:
+                raise InputError(
+                    f"{word}: no setting that the corpus was prepared with; leave it out, or "
+                    "prepare another one"
+                )
+            if own[key] != value:
+                known = f"{key}={_typed(own[key])}"
+                raise InputError(
+                    f"{word}: the corpus was prepared with {known}; leave it out, or prepare "
+                    "another one"
+                )
     return corpus
 
 
