@@ -59,7 +59,6 @@ def test_a_shell_completes_words(here: Path, words: str, offered: list[str]) -> 
         ("plan --seconds 0.1", "--seconds: "),
         ("recipes a b", "crammed recipes does not take b: leave it out, or see crammed recipes "),
         ("plan lr=4", "recipe crammed: lr: no such key; did you mean optim.lr? keys here: "),
-        ("run --data text.jsonl lr=4", "recipe crammed: lr: no such key; did you mean optim.lr? "),
         ("plan optm.lr=4", "recipe crammed: optm: no such key; did you mean optim? "),
         ("plan optim.name=adamm", "; did you mean adam?"),
         ("plan compute.device=gpu", "; did you mean cuda?"),

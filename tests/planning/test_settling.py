@@ -24,7 +24,7 @@ from crammed.pipeline import run_everything
 from crammed.planning import oncard
 from crammed.planning.settling import Measuring
 from crammed.planning.speed import Measured
-from crammed.rules.choosing import Asked, shape_of
+from crammed.rules.choosing import Asked, Choice, shape_of
 from crammed.rules.recipe import ask
 from crammed.runs.directory import RunDir, read_choice, read_config
 from crammed.runs.resuming import as_begun, default_out
@@ -98,6 +98,12 @@ def begun(out: Path, wanted: Asked, rows: int, speed: float) -> RunConfig:
     return chosen.config
 
 
+def choice_of(run: Path) -> Choice:
+    choice = read_choice(run)
+    assert choice is not None
+    return choice
+
+
 def never(config: RunConfig) -> float:
     pytest.fail("measured")
 
@@ -162,17 +168,14 @@ def test_a_run_that_chose_on_a_busy_machine_chooses_again_until_it_has_begun(
 ) -> None:
     run, machine.busy = tmp_path / "run", True
     stopped_at("crammed.pretraining.pretrain", lambda: pretrained(corpus, run))
-    small, choice = read_config(run), read_choice(run)
-    assert choice is not None
-    assert choice.busy
+    small = read_config(run)
+    assert choice_of(run).busy
     with pytest.raises(InputError, match=r"\(seed: 0 there, 1 here\)"):
         pretrained(corpus, run, "seed=1")
     machine.speed, machine.busy = FAST, False
     stopped_at("crammed.pretraining.pretrain", lambda: pretrained(corpus, run))
-    large, choice = read_config(run), read_choice(run)
-    assert large.model.width > small.model.width
-    assert choice is not None
-    assert not choice.busy
+    assert read_config(run).model.width > small.model.width
+    assert not choice_of(run).busy
     measured = len(machine.asked)
     pretrained(corpus, run)
     assert len(machine.asked) == measured
@@ -219,9 +222,7 @@ def test_a_busy_machine_that_measures_the_same_again_is_no_longer_noted(
     for busy in (True, False):
         machine.busy = busy
         stopped_at("crammed.pretraining.pretrain", lambda: pretrained(corpus, run))
-        choice = read_choice(run)
-        assert choice is not None
-        assert choice.busy == busy
+        assert choice_of(run).busy == busy
 
 
 def test_plan_foretells_what_pretrain_chooses(
@@ -239,10 +240,8 @@ def test_plan_foretells_what_pretrain_chooses(
         config = read_config(run)
         assert (planned["best_size"]["layers"], planned["best_size"]["width"]) == shape_of(config)
         assert planned["chosen"]["batch.rows"] == config.batch.rows
-        choice = read_choice(run)
-        assert choice is not None
         absent = {"tokenizer.vocab_size", *(["optim.matrix_lr"] if fit else [])}
-        assert {*choice.follows} == {*OPEN} - absent
+        assert {*choice_of(run).follows} == {*OPEN} - absent
         capsys.readouterr()
 
 
@@ -339,9 +338,7 @@ def test_a_run_that_was_killed_while_it_noted_its_choice_chooses(
     machine.speed = SLOW
     prepared(wanted, run)
     assert read_config(run).model.width == 16
-    choice = read_choice(run)
-    assert choice is not None
-    assert choice.flops_per_second == SLOW
+    assert choice_of(run).flops_per_second == SLOW
 
 
 def test_a_corpus_has_the_vocabulary_that_suits_its_text(

@@ -118,7 +118,6 @@ def test_pieces_of_templates() -> None:
         ),
         ({"labels": "1"}, "labels must be two or more different names"),
         ({"labels": "99999999999"}, "tasks.a.labels: 99999999999 is more than 100,000 labels"),
-        ({"labels": "0"}, "labels must be two or more different names"),
         ({"labels": "[a, a]"}, "labels must be two or more different names"),
         ({"label": "[a, b]"}, "kind classification takes one column in label"),
         ({"choices": "answers"}, "kind classification has no choices"),

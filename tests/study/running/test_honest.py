@@ -8,8 +8,8 @@ import math
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,11 +84,7 @@ class Place:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, ends: Any) -> None:
-    @contextmanager
-    def opened(*_: Any, **__: Any) -> Iterator[Place]:
-        yield Place(ends)
-
-    monkeypatch.setattr(runner, "opened", opened)
+    monkeypatch.setattr(runner, "opened", lambda *_, **__: nullcontext(Place(ends)))
 
 
 def test_a_failure_is_said_while_the_others_train(

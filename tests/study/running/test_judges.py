@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +87,7 @@ class Place:
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Place:
     made = Place()
-
-    @contextmanager
-    def opened(*_: Any, **__: Any) -> Iterator[Place]:
-        yield made
-
-    monkeypatch.setattr(runner, "opened", opened)
+    monkeypatch.setattr(runner, "opened", lambda *_, **__: nullcontext(made))
     return made
 
 
