@@ -8,6 +8,7 @@ import shutil
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -110,10 +111,7 @@ def test_a_call_that_was_killed_while_joining_is_repeated(
     tmp_path: Path, base: Corpus, further: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = extend(base, config_of(further).data, tmp_path / "whole", SILENT)
-
-    def killed(*_: object, **__: object) -> None:
-        raise SystemExit
-
+    killed = Mock(side_effect=SystemExit)
     with monkeypatch.context() as patch:
         patch.setattr(extension, "_token_counts", killed)
         with pytest.raises(SystemExit):

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import fsspec
 import pytest
@@ -131,11 +132,7 @@ def test_what_cannot_be_read_is_said_in_one_line(
 
 def test_a_server_that_does_not_answer(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     remote = Remote.at(memory)
-
-    def silent(_: str) -> None:
-        raise TimeoutError
-
-    monkeypatch.setattr(remote.system, "find", silent)
+    monkeypatch.setattr(remote.system, "find", Mock(side_effect=TimeoutError))
     with pytest.raises(InputError, match=r"^memory://texts cannot be reached: no answer in time$"):
         remote.files()
 

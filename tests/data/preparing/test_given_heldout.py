@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_documents, heldout_texts
 from crammed.data.preparing.select.heldout_choice import SEAM
 from crammed.errors import InputError
-from support.corpora import prepared, step_of
+from support.corpora import prepared, step_of, tokens_of
 from support.text import documents, sentences, write_jsonl
-
-
-def trained_on(corpus: Corpus) -> str:
-    """All training text, as its tokens read."""
-    rows = corpus.read(np.arange(corpus.rows))
-    return corpus.tokenizer.decode(rows.ravel().tolist(), skip_special_tokens=True)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +33,7 @@ def test_corpora_of_other_settings_hold_out_the_same_documents(
     assert other.heldout.read_bytes() == base.heldout.read_bytes()
     held = list(heldout_texts(base.heldout))
     assert len(held) == other.manifest["heldout"]["documents"] > 0
-    seen = trained_on(other)
+    seen = other.tokenizer.decode(tokens_of(other))
     days = [text.partition(" on day ")[2].partition(".")[0] for text in held]  # a number for each
     assert not [day for day in days if f"on day {day}." in seen]
     dropped = step_of(other, "held-out documents")["dropped"]

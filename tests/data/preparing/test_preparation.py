@@ -129,12 +129,6 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "SHARD_CHARACTERS", 20_000)
 
 
-def _packed_texts(corpus: Corpus) -> list[str]:
-    """The documents in the rows, decoded and split at their separators."""
-    text = corpus.tokenizer.decode(tokens_of(corpus), skip_special_tokens=False)
-    return [each.strip() for each in text.split("[SEP]")]
-
-
 @pytest.mark.usefixtures("small_shards")
 def test_tails_of_shards_make_rows_together(make_corpus: Callable[..., Corpus]) -> None:
     corpus = make_corpus(documents(600), "compute.workers=1")
@@ -309,8 +303,8 @@ def test_weights_repeat_documents_and_caps_end_sources(tmp_path: Path) -> None:
     assert by_name["twice"]["documents"] > 1.8 * by_name["plain"]["documents"]
     assert 25 < by_name["half"]["documents"] < 75
     assert 1 <= by_name["cut"]["documents"] <= 8
-    packed = Counter(_packed_texts(made))
-    assert max(packed.values()) == 2
+    text = made.tokenizer.decode(tokens_of(made), skip_special_tokens=False)
+    assert max(Counter(each.strip() for each in text.split("[SEP]")).values()) == 2
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])

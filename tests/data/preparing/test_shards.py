@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -32,12 +33,8 @@ def _prepare(source: Path, name: str = "out") -> Corpus:
 @contextmanager
 def _stopping(monkeypatch: pytest.MonkeyPatch, function: str) -> Iterator[None]:
     """Let the driver stop where it would call a function."""
-
-    def stop(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(driver, function, stop)
+        patch.setattr(driver, function, Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             yield
 

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -166,12 +167,8 @@ def test_what_was_published_is_made_anew_for_another_place(
 
 def _stopped(folder: Path, monkeypatch: pytest.MonkeyPatch, function: str = "publish") -> Path:
     """Prepare up to the moment at which the corpus moves into place, or another; where it lies."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(driver, function, stop)
+        patch.setattr(driver, function, Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             _prepare(folder)
     (made,) = folder.parent.glob(".out.preparing/made-*")
