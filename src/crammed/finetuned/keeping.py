@@ -19,6 +19,7 @@ from crammed.evaluation.finetuning.arrays import load_arrays
 from crammed.evaluation.folder import default_folder, read_outputs
 from crammed.evaluation.protocol import protocol_for
 from crammed.evaluation.scores.judged import Judged
+from crammed.export.huggingface import importable
 from crammed.extras import import_extra
 from crammed.files.folders import check_vacant, new_folder
 from crammed.files.scratch import scratch_folder
@@ -136,7 +137,9 @@ def _judged(
     Raises:
         CrammedError: its outputs differ.
     """
-    predictor = Predictor.load(folder, request.compute, trust_remote_code=request.trust_remote_code)
+    with importable(folder) as place:
+        trust = request.trust_remote_code
+        predictor = Predictor.load(place, request.compute, trust_remote_code=trust)
     file = folder / "config.json"
     write_json(file, {**(read_json(file) or {}), "architectures": [predictor.class_name]})
     name = next(iter(data.scored))
