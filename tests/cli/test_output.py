@@ -66,7 +66,7 @@ def test_what_to_do_about_a_run_is_said_with_its_result() -> None:
     assert [note[:17] for note in map(str, notes)] == [
         "it could",
         "mrpc: pretraining",
-        "mrpc: TF-IDF with",
+        "TF-IDF with a lin",
     ]
 
 

@@ -17,6 +17,7 @@ from crammed.evaluation.scores.table import (
     comparison_tables,
     score_tables,
 )
+from crammed.report.verdict import of_scores
 from crammed.terminal.table import Printed, show
 from support.scores import BLIMP, GLUE, PAPERS, score
 
@@ -110,7 +111,10 @@ def test_a_table_in_a_file_is_plain_and_whole() -> None:
         (
             50.0,
             60.0,
-            ["mine: TF-IDF with a linear model does as well or better; it may be all you need"],
+            [
+                "TF-IDF with a linear model does as well or better on mine (60.0); it may be all "
+                "you need there"
+            ],
         ),
         (50.0, 50.0, []),
         (None, None, []),
@@ -135,11 +139,18 @@ def test_what_simpler_models_say(
 
 
 def test_what_helps_with_two_texts() -> None:
-    entry = {**score(60.0, seeds=[60.0]), "linear": 60.0, "joint": True}
-    (said,) = notes({"mine": entry})
-    assert said.endswith(
-        "does as well or better; --protocol small, which reads its two texts apart, may do better"
-    )
+    entry = {**score(60.0, seeds=[60.0]), "linear": 60.0}
+    joint = {**entry, "joint": True}
+    said = [
+        "TF-IDF with a linear model does as well or better on a (60.0), c (60.0); it may be all "
+        "you need there",
+        "TF-IDF with a linear model does as well or better on b (60.0); --protocol small, which "
+        "reads two texts apart, may do better",
+    ]
+    tasks = {"a": entry, "b": joint, "c": entry}
+    assert notes(tasks) == said
+    shown = dict(of_scores({"mine": {"tasks": tasks}}))
+    assert shown["What is as good: mine"] == f"{said[0]}. {said[1]}."
 
 
 def test_a_narrow_terminal_cuts_no_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from crammed.adaptation.words import described
 from crammed.config import RunConfig
-from crammed.evaluation.scores.notes import gain
+from crammed.evaluation.scores.notes import as_good, gain
 from crammed.quantity import beside_unigram, quantity
 from crammed.rules.choosing import Choice, reasons
 from crammed.rules.sizing import in_vocabulary
@@ -43,8 +43,8 @@ def of_scores(suites: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
     for name, suite in suites.items():
         if words := _helped(suite["tasks"]):
             yield f"What pretraining brought: {name}", words
-        if words := _as_good(suite["tasks"]):
-            yield f"What is as good: {name}", words
+        if said := as_good(suite["tasks"]):
+            yield f"What is as good: {name}", " ".join(f"{words}." for words in said)
 
 
 def _learned(loss: float, summary: Summary) -> str:
@@ -73,21 +73,6 @@ def _helped(tasks: Mapping[str, Json]) -> str:
         f"It {'; it '.join(parts)}. In points over the same model untrained; clear where the 95 % "
         "interval of the difference does not contain 0."
         if parts
-        else ""
-    )
-
-
-def _as_good(tasks: Mapping[str, Json]) -> str:
-    """The tasks on which a linear model does as well; empty if there are none."""
-    found = [
-        f"{name} ({task['linear']:.1f})"
-        for name, task in tasks.items()
-        if "median" in task and task.get("linear", -1e9) >= task["median"]
-    ]
-    return (
-        f"TF-IDF with a linear model does as well or better on {', '.join(found)}; it may be all "
-        "you need there."
-        if found
         else ""
     )
 

@@ -36,10 +36,23 @@ def notes(tasks: Mapping[str, Any]) -> list[str]:
                 f"{name}: pretraining {did}: {points:+.1f} points over the untrained model, 95 % "
                 f"interval {low:+.1f} to {high:+.1f}"
             )
+    return [*found, *as_good(tasks)]
+
+
+def as_good(tasks: Mapping[str, Any]) -> list[str]:
+    """A sentence on the tasks on which a linear model does as well, with its scores.
+
+    And one on those of two texts that the model read in one sequence; see `notes`.
+    """
+    found: dict[str, list[str]] = {}
+    for name, score in tasks.items():
         median, linear = score.get("median"), score.get("linear")
         if median is not None and linear is not None and median <= linear:
-            instead = "it may be all you need"
+            instead = "it may be all you need there"
             if score.get("joint"):
-                instead = "--protocol small, which reads its two texts apart, may do better"
-            found.append(f"{name}: TF-IDF with a linear model does as well or better; {instead}")
-    return found
+                instead = "--protocol small, which reads two texts apart, may do better"
+            found.setdefault(instead, []).append(f"{name} ({linear:.1f})")
+    return [
+        f"TF-IDF with a linear model does as well or better on {', '.join(names)}; {instead}"
+        for instead, names in found.items()
+    ]
