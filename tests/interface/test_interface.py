@@ -49,6 +49,7 @@ def test_settings_of_a_corpus_may_be_said_again_but_not_otherwise(corpus: Corpus
     own = corpus.row_length
     asked_with(f"data.row_length={own}")
     asked_with("tokenizer={kind: wordpiece}")
+    asked_with("data.clean.entities=null")  # its default, which manifests leave out
     for word, words in (
         (f"data.row_length={2 * own}", f"the corpus was prepared with data.row_length={own}"),
         ("tokenizer.kind=bpe", 'the corpus was prepared with tokenizer.kind="wordpiece"'),

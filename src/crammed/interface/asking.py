@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from crammed.budget import Budget
-from crammed.config import ComputeConfig, SourceConfig
+from crammed.config import ComputeConfig, DataConfig, SourceConfig, TokenizerConfig
+from crammed.config.base import Section
 from crammed.config.kinds import flat
 from crammed.config.yamlfile import validated
 from crammed.data.corpus import Corpus
@@ -131,7 +132,9 @@ def _opened(corpus_dir: Path, overrides: list[str], texts: list[str]) -> Corpus:
     if texts:
         raise InputError("use --data or --corpus, not both")
     corpus = Corpus(corpus_dir)
-    own = flat(corpus.settings())
+    settings = corpus.settings()
+    kinds: dict[str, type[Section]] = {"data": DataConfig, "tokenizer": TokenizerConfig}
+    own = flat({name: validated(kind, settings[name]).complete() for name, kind in kinds.items()})
     for word in overrides:
         if not re.match(r"(data|tokenizer)[.=]", word):
             continue

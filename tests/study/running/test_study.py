@@ -61,6 +61,7 @@ def test_arms_replace_values_of_the_base(tmp_path: Path, corpus: Corpus) -> None
         ({"arms": {"plain": []}}, "arms"),
         ({"arms": {"plain": [], "x": ["optim.lrr=1"]}}, "arm x: .*did you mean optim.lr"),
         ({"bass": []}, "bass: no such key; did you mean base"),
+        ({"glue": "a", "tasks_data": "b"}, "glue and tasks_data are the same: leave glue out"),
         ({"base": "crammed"}, r"base: must be a list such as \[crammed, optim.lr=5e-4\], not 'cr"),
         ({"arms": {"plain": [], "x": None}}, r"arms.x: must be a list such as \[.*, not None"),
         ({"arms": {"plain": [], "a/b": []}}, r"study .*'a/b' cannot name an arm"),

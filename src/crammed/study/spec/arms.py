@@ -26,7 +26,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, BeforeValidator, Field
+from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from crammed.budget import Budget
 from crammed.config import Names, PositiveFloat, RunConfig, Section
@@ -88,6 +88,13 @@ class Study(Section):
     tasks_data: str | None = Field(None, validation_alias=AliasChoices("tasks_data", "glue"))
     baseline: str
     arms: Annotated[dict[str, Overrides], Field(min_length=2)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_once(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and {"glue", "tasks_data"} <= values.keys():
+            raise ValueError("glue and tasks_data are the same: leave glue out")
+        return values
 
     def words(self, arm: str) -> list[str]:
         """Recipe and overrides of an arm, whose own values replace the base's."""
