@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import ast
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import pickle
 import shutil
@@ -399,12 +401,27 @@ def test_missing_empty_and_unknown(tmp_path: Path) -> None:
     assert "empty.txt is empty" in refusal(tmp_path)
 
 
+def test_empty_files_are_left_out_and_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    nothing = {"gz": gzip, "bz2": bz2, "xz": lzma}
+    for suffix, library in nothing.items():
+        (tmp_path / f"a.jsonl.{suffix}").write_bytes(library.compress(b""))
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b"")[:9])
+    (tmp_path / "good.jsonl.gz").write_bytes(gzip.compress(b'{"text": "good"}'))
+    for unreadable in ("stop", "skip"):
+        config = DataConfig.model_validate({"sources": [str(tmp_path)], "unreadable": unreadable})
+        found = open_sources(config)
+        assert [part.name for part in found[0].parts] == ["cut.jsonl.gz", "good.jsonl.gz"]
+        (line,) = describe_reading(found, config)
+        assert line == "ignoring 4 empty files: a.jsonl.bz2, a.jsonl.gz, a.jsonl.xz, a.txt"
+
+
 def test_damage_that_is_to_be_skipped_is_reported_only_when_read(tmp_path: Path) -> None:
-    (tmp_path / "empty.txt").touch()
+    os.mkfifo(tmp_path / "bad.txt")
     (tmp_path / "good.txt").write_text("good")
-    empty, good = opened(tmp_path, unreadable="skip").parts
-    with pytest.raises(InputError, match="is empty"):
-        empty.documents()
+    bad, good = opened(tmp_path, unreadable="skip").parts
+    with pytest.raises(InputError, match="is not a regular file"):
+        bad.documents()
     assert list(good.documents()) == ["good"]
     (tmp_path / "good.txt").unlink()
     with pytest.raises(InputError, match=r"good\.txt cannot be read"):

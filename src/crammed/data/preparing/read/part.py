@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,13 +23,15 @@ from crammed.formats.documents import (
     read_block,
     read_documents,
 )
-from crammed.formats.lines import STOP, Faults, File, printable, read_faults
+from crammed.formats.lines import STOP, Faults, File, open_bytes, printable, read_faults
 from crammed.formats.plain import SMALL
 from crammed.formats.row_groups import RowGroups, row_groups
 from crammed.formats.streams import COMPRESSIONS, Tap
 
 _COMPRESSED = 4
 """About how many bytes of text there are in a byte of a compressed file."""
+_COMPRESSED_NOTHING = 1 << 10
+"""Bytes in a compressed file without content at most; it may store its name."""
 
 
 class SourceChanged(InputError):
@@ -129,6 +132,14 @@ class FilePart:
             return os.stat(self.path).st_size
         except OSError:  # reading it will report what is wrong
             return 0
+
+    def is_empty(self) -> bool:
+        """Whether there is nothing in the file, or compressed nothing."""
+        size, ending = self.size(), os.path.splitext(self.path)[1].lower()
+        if ending in COMPRESSIONS and 0 < size <= _COMPRESSED_NOTHING:
+            with suppress(InputError), open_bytes(self.file) as stream:
+                return not stream.peek(1)
+        return size == 0 and os.path.isfile(self.path)
 
     def text_bytes(self) -> int:
         """About how many bytes of text the file holds, by its size."""

@@ -57,6 +57,8 @@ class Source:
     """Number of files in its folders that are of other formats, by suffix."""
     without_field: tuple[str, ...] = ()
     """Names of JSON files in its folders that are left out for want of a field of text."""
+    empty: tuple[str, ...] = ()
+    """Names of files that are left out because there is nothing in them."""
 
 
 def open_sources(data: DataConfig) -> list[Source]:
@@ -96,6 +98,8 @@ def describe_reading(sources: Sequence[Source], data: DataConfig) -> Iterator[st
             f"ignoring {counted(len(without), 'JSON file')} whose first record lacks the field of "
             f"text: {_listed(without)}"
         )
+    if empty := [name for source in sources for name in source.empty]:
+        yield f"ignoring {counted(len(empty), 'empty file')}: {_listed(empty)}"
     chosen = Counter(
         part.options.documents
         for source, config in zip(sources, data.sources, strict=True)
@@ -142,6 +146,7 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
     wanted = Wanted(config.format or data.format, options.text_field)
     found = Found()
     parts: list[Part]
+    empty: list[str] = []
     if config.suite is not None:
         name, of_tasks = open_training_texts(config.suite, config.path)
         parts = [*of_tasks]
@@ -162,6 +167,10 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
         found = find_files(config.path, wanted)
         files = _file_parts(config.path, options, found)
         reading["several"] = _are_several(found)
+        are_empty = [file.is_empty() for file in files]
+        if not all(are_empty):  # else reading them says so
+            empty = [file.name for file, is_empty in zip(files, are_empty, strict=True) if is_empty]
+            files = [file for file, is_empty in zip(files, are_empty, strict=True) if not is_empty]
         if data.unreadable == "stop":
             for file in files:
                 file.check()
@@ -175,6 +184,7 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
         reading,
         found.ignored,
         tuple(found.without_field),
+        tuple(empty),
     )
 
 
