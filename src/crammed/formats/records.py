@@ -60,6 +60,7 @@ def json_line_records(numbered: Numbered, file: File, faults: Faults) -> Records
         try:
             if isinstance(line, InputError):
                 raise line
+            line = line.removeprefix("\ufeff")  # of a file that was joined to another
             if line.isspace():
                 continue
             rule = "each line must be one whole object, as `jq -c` writes"

@@ -25,6 +25,18 @@ from crammed.files.writing import read_json, write_json
 _WEB = ("http", "https")
 _IN_BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 """There, files need no folder, and making one would also make a bucket of a mistyped name."""
+_S3 = (
+    "AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or for a public bucket "
+    "FSSPEC_S3_ANON=true"
+)
+_KEYS = {
+    **dict.fromkeys(("s3", "s3a"), _S3),
+    **dict.fromkeys(("gs", "gcs"), "GOOGLE_APPLICATION_CREDENTIALS to the file of a key"),
+    **dict.fromkeys(("az", "abfs", "abfss"), "AZURE_STORAGE_CONNECTION_STRING"),
+}
+"""Environment variables from which libraries take access keys."""
+_OF_KEYS = re.compile(r"credential|anonymous", re.IGNORECASE)
+"""In what they say where there are none."""
 _IDENTIFYING = (
     *("size", "etag", "mtime", "lastmodified", "last-modified", "last_modified", "created"),
     *("content-md5", "md5hash", "generation", "blob_id", "sha256"),
@@ -69,37 +81,23 @@ class Remote:
             InputError: there is none of this kind, or a package for it is missing.
         """
         fsspec = import_extra("fsspec", "remote", without_secrets(address))
-        protocol = address.partition("://")[0].lower()
+        protocol = _protocol(address)
         options: dict[str, Any] = {}
         try:
             system = fsspec.get_filesystem_class(protocol)
-            if protocol in _WEB:  # a download may take hours, but no answer takes a minute
-                aiohttp = import_extra("aiohttp", "remote", without_secrets(address))
-                waits = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=60)
-                options = {"client_kwargs": {"timeout": waits, "trust_env": True}}
-            # what was listed or read in an earlier preparation may have changed since
-            found = system(skip_instance_cache=True, use_listings_cache=False, **options)
-            return cls(address, found, system._strip_protocol(address))
         except ImportError as error:
             raise InputError(_to_install(protocol, str(error))) from error
         except ValueError as error:
             shown = without_secrets(address)
             raise InputError(f"{shown}: nothing is known of {protocol}://") from error
-
-    @contextmanager
-    def faults(self) -> Iterator[None]:
-        """Turn whatever the network and a dozen libraries may raise into an `InputError`."""
-        try:
-            yield
-        except InputError:
-            raise
-        except FileNotFoundError as error:
-            raise InputError(f"no such data: {without_secrets(self.address)}") from error
-        except Exception as error:
-            silent = "no answer in time" if isinstance(error, TimeoutError) else ""
-            why = " ".join(str(error).split()) or silent or type(error).__name__
-            why = why.replace(self.address, without_secrets(self.address))
-            raise InputError(f"{without_secrets(self.address)} cannot be reached: {why}") from error
+        if protocol in _WEB:  # a download may take hours, but no answer takes a minute
+            aiohttp = import_extra("aiohttp", "remote", without_secrets(address))
+            waits = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=60)
+            options = {"client_kwargs": {"timeout": waits, "trust_env": True}}
+        with _faults(address):
+            # what was listed or read in an earlier preparation may have changed since
+            found = system(skip_instance_cache=True, use_listings_cache=False, **options)
+        return cls(address, found, system._strip_protocol(address))
 
     @property
     def is_glob(self) -> bool:
@@ -113,7 +111,7 @@ class Remote:
         Raises:
             InputError: there is nothing, or it cannot be reached.
         """
-        with self.faults():
+        with _faults(self.address):
             if self.is_glob:
                 folder = re.split(r"[*?[]", self.root, maxsplit=1)[0].rpartition("/")[0]
                 return self._listed(folder, self.system.expand_path(self.root, recursive=True))
@@ -126,7 +124,7 @@ class Remote:
         """Whether the address names a folder; on the web, one ends with a slash."""
         if urlsplit(self.address).scheme in _WEB:
             return self.root.endswith("/")
-        with self.faults():
+        with _faults(self.address):
             return bool(self.system.isdir(self.root))
 
     def _listed(self, folder: str, paths: list[str]) -> list[RemoteFile]:
@@ -139,7 +137,7 @@ class Remote:
 
     def look_up(self, file: RemoteFile) -> RemoteFile:
         """The file with its present state."""
-        with self.faults():
+        with _faults(self.address):
             known = {key.lower(): value for key, value in self.system.info(file.path).items()}
         state = {key: str(known[key]) for key in _IDENTIFYING if known.get(key) is not None}
         return RemoteFile(file.path, file.below, state)
@@ -147,14 +145,14 @@ class Remote:
     def file(self, name: str) -> RemoteFile | None:
         """A file in the folder that the address names, with its state; None if it is missing."""
         path = f"{self.root.rstrip('/')}/{name}"
-        with self.faults():
+        with _faults(self.address):
             if not self.system.exists(path):
                 return None
         return self.look_up(RemoteFile(path, name, {}))
 
     def read(self, file: RemoteFile) -> bytes:
         """The content of a small file."""
-        with self.faults():
+        with _faults(self.address):
             return bytes(self.system.cat_file(file.path))
 
     def put(self, file: Path, name: str) -> None:
@@ -166,8 +164,8 @@ class Remote:
         shown = without_secrets(self.address)
         if urlsplit(self.address).scheme in _WEB:
             raise InputError(f"{shown}: nothing can be written to addresses of the web")
-        with self.faults():
-            if self.address.partition("://")[0].lower() not in _IN_BUCKETS:
+        with _faults(self.address):
+            if _protocol(self.address) not in _IN_BUCKETS:
                 self.system.makedirs(self.root, exist_ok=True)
             self.system.put_file(str(file), f"{self.root.rstrip('/')}/{name}")
 
@@ -177,7 +175,7 @@ class Remote:
         Raises:
             InputError: it cannot be read to its end, or changes while it is read.
         """
-        with disk_faults(place), self.faults():
+        with disk_faults(place), _faults(self.address):
             self.system.get_file(file.path, str(place))
             size = place.stat().st_size
             if self.look_up(file).state != file.state or file.size not in (None, size):
@@ -212,6 +210,29 @@ class Remote:
             unfinished.replace(place)
         write_json(note, file.state)
         return place
+
+
+def _protocol(address: str) -> str:
+    return address.partition("://")[0].lower()
+
+
+@contextmanager
+def _faults(address: str) -> Iterator[None]:
+    """Turn whatever the network and a dozen libraries may raise into an `InputError`."""
+    try:
+        yield
+    except InputError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"no such data: {without_secrets(address)}") from error
+    except Exception as error:
+        silent = "no answer in time" if isinstance(error, TimeoutError) else ""
+        why = " ".join(str(error).split()) or silent or type(error).__name__
+        why = why.replace(address, without_secrets(address))
+        if isinstance(error, PermissionError) or _OF_KEYS.search(why):
+            keys = _KEYS.get(_protocol(address))
+            why = f"{why.rstrip('.')}; set {keys}" if keys else why
+        raise InputError(f"{without_secrets(address)} cannot be reached: {why}") from error
 
 
 def _is_hidden(below: str) -> bool:

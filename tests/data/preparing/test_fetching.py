@@ -137,6 +137,28 @@ def test_a_server_that_does_not_answer(memory: str, monkeypatch: pytest.MonkeyPa
         remote.files()
 
 
+@pytest.mark.parametrize(
+    ("address", "said", "words"),
+    [
+        ("s3://b/x", Exception("Unable to locate credentials"), "credentials; set AWS_PROFILE, or"),
+        ("s3://b/x", PermissionError("Access Denied"), "Access Denied; set AWS_PROFILE, or"),
+        ("gs://b/x", OSError("Anonymous caller."), "caller; set GOOGLE_APPLICATION_CREDENTIALS to"),
+        ("az://b/x", ValueError("name with credentials!!"), "set AZURE_STORAGE_CONNECTION_STRING"),
+        ("memory://x", PermissionError("Not yours."), "memory://x cannot be reached: Not yours."),
+    ],
+)
+def test_missing_keys_are_said_to_be_set(
+    address: str, said: Exception, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def system(**_: Any) -> None:
+        raise said
+
+    monkeypatch.setattr(fsspec, "get_filesystem_class", lambda _: system)
+    with pytest.raises(InputError) as caught:
+        Remote.at(address)
+    assert words in str(caught.value)
+
+
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(
