@@ -163,7 +163,11 @@ def test_a_later_option_is_saved_only_where_it_is_set() -> None:
         ("model.norm=deepnorm", "set final_norm: false"),
         ("model.blocks=parallel model.norm=sandwich", "needs norm: pre"),
         ("train.grow_at=[0.5,0.25]", "growing numbers above 0"),
-        ("train.grow_at=[0.5] model.layers=5", "a multiple of 2, not 5"),
+        (
+            "train.grow_at=[0.5] model.layers=5",
+            "1/2 of the layers: set model.layers to a multiple of 2, not 5",
+        ),
+        ("train.sharpness=1e30", "train.sharpness: input should be less than or equal to 100"),
         ("train.grow_at=[0.5] model.ffn_every=2", "set model.ffn_every=1"),
         ("train.grow_at=[0.5] compute.fp8=on", "compute.fp8=off"),
         ("train.drop_tokens=0.5 model.mixer=none", "needs model.mixer=attention"),

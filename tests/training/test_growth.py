@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from crammed.budget import Ledger, Work
 from crammed.data.corpus import Corpus
@@ -16,6 +17,7 @@ from crammed.machine.device import Device
 from crammed.model.count import train_flops_per_token
 from crammed.runs.directory import RunDir
 from crammed.training.checkpoint import Checkpoints, load_checkpoint
+from crammed.training.distributed import Group, _gradients
 from crammed.training.plan import Planner
 from crammed.training.session import Session
 from crammed.training.update.build import build
@@ -61,6 +63,22 @@ def test_it_trains_a_shallow_model_and_then_the_same_twice_over(cpu: Device, nam
         assert torch.equal(found[name], parameter), name
         ours, theirs = (s.optimizer.state for s in (grown, deep))
         assert all(torch.equal(ours[found[name]][k], v) for k, v in theirs[parameter].items())
+
+
+@pytest.mark.parametrize("layers", [2, 4])
+def test_layers_to_come_have_no_gradients_in_a_group_either(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch, layers: int
+) -> None:
+    """Steps of AGD depend on how many parameters have one."""
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor: tensor)
+    config = tiny("crammed", *GROWING, "optim.name=agd")
+    alone, member = (build(config, 256, SPECIALS, cpu) for _ in range(2))
+    trained(alone, range(1), layers)
+    update = replace(update_of(8), layers=layers)
+    _gradients(member, rows_of(8), update, Group(rank=0, size=1))
+    member.apply(1.0)
+    for one, other in zip(alone.parameters, member.parameters, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("average", ["train.average=null", "train.average=0.9"])

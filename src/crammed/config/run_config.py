@@ -133,8 +133,8 @@ class RunConfig(Section):
             raise ValueError("train.grow_at needs growing numbers above 0, such as [0.25,0.5]")
         if model.layers % 2 ** len(points):
             raise ValueError(
-                f"train.grow_at doubles the layers {len(points)} times: set model.layers to a "
-                f"multiple of {2 ** len(points)}, not {model.layers}"
+                f"train.grow_at begins with 1/{2 ** len(points)} of the layers: set model.layers "
+                f"to a multiple of {2 ** len(points)}, not {model.layers}"
             )
         if model.ffn_every > 1 or model.mixer == "fourier-hybrid":
             raise ValueError(
@@ -157,8 +157,8 @@ class RunConfig(Section):
             raise ValueError("train.lengthen_at needs growing numbers above 0, such as [0.1,0.5]")
         if length % self.pieces_at(0.0) or length // self.pieces_at(0.0) < 8:
             raise ValueError(
-                f"train.lengthen_at halves rows of {length} tokens {len(points)} times, which must "
-                "leave whole rows of 8 tokens or more: leave out some of it"
+                f"train.lengthen_at begins with 1/{self.pieces_at(0.0)} of rows of {length} "
+                "tokens, which must be whole rows of 8 tokens or more: leave out some of it"
             )
         if points and self.train.drop_tokens:
             raise ValueError("train.lengthen_at and train.drop_tokens: leave one of them out")

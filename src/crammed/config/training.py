@@ -213,7 +213,7 @@ class TrainConfig(Section):
     place of the weights themselves; null keeps the weights."""
     latest: Annotated[LatestConfig | None, Later()] = None
     """Average the latest weights instead, all alike (LAWA; Kaddour 2022); null does not."""
-    sharpness: Annotated[PositiveFloat | None, Later()] = None
+    sharpness: Annotated[Annotated[float, Field(gt=0.0, le=100.0)] | None, Later()] = None
     """Take the gradients where the loss is higher: at weights that are moved so far along their
     gradient (SAM; Foret et al. 2021). Each update then takes two passes over its rows; with several
     processes, each moves along the gradient of its own rows. Null takes one pass."""

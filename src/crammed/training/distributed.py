@@ -392,5 +392,5 @@ def _shares(row_counts: Iterable[int], step: TrainStep, group: Group) -> list[in
 def _gradients(step: TrainStep, rows: Tensor, update: Update, group: Group) -> Tensor:
     """Compute gradients of this process's rows, sum over all; return the whole update's loss."""
     loss = step.gradients(rows, update, group.share(update.rows, step.together).start)
-    group.sum_gradients(step.parameters)
+    group.sum_gradients(step.growth.used(step.parameters))
     return group.sum(loss)

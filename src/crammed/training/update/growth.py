@@ -60,6 +60,12 @@ class Growth:
             yield whole
             whole //= 2
 
+    def used(self, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+        """Those of the parameters that are not of layers to come, which have no gradients."""
+        to_come = [encoder.layers[self.layers :] for encoder in self._encoders]
+        without = {parameter for layers in to_come for parameter in layers.parameters()}
+        return [parameter for parameter in parameters if parameter not in without]
+
     @torch.no_grad()
     def reach(self, layers: int | None) -> None:
         """Double the depth until there are so many layers; optimizer state is copied as well.
@@ -87,7 +93,7 @@ class Growth:
     def _copy_state(self, source: torch.Tensor, target: torch.Tensor) -> None:
         assert self._optimizer is not None
         state = self._optimizer.state
-        state.pop(target, None)  # its running average alone, or what other processes made of zeros
+        state.pop(target, None)  # its running average alone, or what older versions made of zeros
         if source in state:
             state[target] = copy.deepcopy(state[source])
 
