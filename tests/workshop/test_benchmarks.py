@@ -18,6 +18,7 @@ from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
+from crammed.rules.recipe import load_config
 from support.command import python
 from support.models import save_model
 from support.tasks import write_task
@@ -37,7 +38,8 @@ def _prose(count: int, seed: int) -> list[str]:
     ]
 
 
-def test_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.long)])
+def test_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     pytest.importorskip("rensa")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")  # two workers, each a process of its own
     folder = tmp_path / "texts"
@@ -45,8 +47,18 @@ def test_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(2):
         write_jsonl(folder / f"{number}.jsonl", _prose(150, seed=number))
     out = tmp_path / "result.json"
-    _run("prepare.py", folder, "--small", folder / "0.jsonl", "--identity", "--out", out)
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    kinds = importlib.import_module("prepare").GIVEN
+    assert len(kinds) == 4
+    for words in kinds.values():
+        load_config("crammed", words)
+    fewer = f"prepare.GIVEN = dict(list(prepare.GIVEN.items())[:{count}])"
+    code = f"import common, prepare; {fewer}; common.run(prepare.main)"
+    monkeypatch.setenv("PYTHONPATH", str(BENCHMARKS))
+    done = python("-c", code, folder, "--small", folder / "0.jsonl", "--identity", "--out", out)
+    assert done.returncode == 0, done.stderr
     runs = {run["what"]: run for run in json.loads(out.read_text())["runs"]}
+    assert [each in runs for each in kinds] == [n < count for n in range(4)]
     assert runs["identity"] == {"what": "identity", "documents": 300, "differing": 0}
     trained, given = runs["all, tokenizer trained"], runs["all, tokenizer given"]
     assert (trained["tokens"], trained["rows"]) == (given["tokens"], given["rows"])
