@@ -126,10 +126,10 @@ TEXT = ["--data", "text.txt", "--budget", "1h"]
         (["run", *TEXT, "--out", "."], "holds something that is not a run: choose another --out"),
         (["export", "run", "--to", "."], "exists already: choose another --to"),
         (["export", "run", "--to", "link"], "exists already: choose another --to"),
-        (["report", "run", "--out", "/"], "cannot write /: it is a folder; choose another --out"),
+        (["report", "run", "--out", "/"], "cannot write /: it is a folder; choose another place"),
         (
             ["evaluate", "run", "--data", "tasks", "--out", "run"],
-            "cannot write run: it is a folder; choose another --out",
+            "cannot write run: it is a folder; choose another place",
         ),
     ],
 )

@@ -29,7 +29,7 @@ def test_a_file_in_the_way_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("")
     (tmp_path / "folder").mkdir()
     for place in ("results/x.json", "results/new/x.json", "folder"):
-        with pytest.raises(InputError, match=f"cannot write .*{place}: .*; choose another --out"):
+        with pytest.raises(InputError, match=f"cannot write .*{place}: .*; choose another place"):
             write_text(tmp_path / place, "a")
 
 

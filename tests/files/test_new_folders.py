@@ -246,7 +246,7 @@ def test_a_file_that_is_mounted_is_rewritten(
 def test_a_folder_is_no_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="it is a folder; choose another --out"):
+    with pytest.raises(InputError, match="it is a folder; choose another place"):
         check_file(Path(name))
 
 

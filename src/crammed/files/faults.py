@@ -31,7 +31,7 @@ def disk_faults(path: Path) -> Iterator[None]:
                 f"the disk is full: free some space or choose another place than {path}"
             ) from error
         if number in (errno.EACCES, errno.EROFS, errno.EPERM, *_MISPLACED):
-            why = f"cannot write {path}: {os.strerror(number)}; choose another --out"
+            why = f"cannot write {path}: {os.strerror(number)}; choose another place"
             if (other := _elsewhere(error, path)) is not None:  # such as a library's cache
                 why = f"cannot write {other}: {os.strerror(number)}; it is in the way of {path}"
             raise InputError(why) from error

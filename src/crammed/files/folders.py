@@ -80,6 +80,9 @@ def check_vacant(path: Path, option: str) -> None:
 def check_above(path: Path, option: str) -> None:
     """Check that something can be made at `path`, where the folders above it may be missing.
 
+    Args:
+        option: what to choose another of: an option such as ``--to``, or ``place``.
+
     Raises:
         InputError: one of these is a file, or nobody may write there.
     """

@@ -65,10 +65,10 @@ def check_file(path: Path) -> None:
         InputError: it is a folder, a device or a pipe, or nobody may write there.
     """
     if path.is_dir():
-        raise InputError(f"cannot write {path}: it is a folder; choose another --out")
+        raise InputError(f"cannot write {path}: it is a folder; choose another place")
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is not an ordinary file: choose another one")
-    check_above(path, "--out")
+    check_above(path, "place")
 
 
 def _replace(aside: Path, path: Path) -> None:

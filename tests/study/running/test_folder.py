@@ -131,7 +131,7 @@ def test_a_folder_of_another_kind_stays_as_it_is(tmp_path: Path, corpus: Corpus,
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_a_file_in_the_way_is_one_line(tmp_path: Path, corpus: Corpus, place: str) -> None:
     (tmp_path / "file").write_text("kept")
-    with pytest.raises(InputError, match=r"cannot write .*choose another --out"):
+    with pytest.raises(InputError, match=r"cannot write .*choose another place"):
         run_study(study(tmp_path, corpus), corpus, BUDGET, 1, tmp_path / place, 1, SILENT)
     assert (tmp_path / "file").read_text() == "kept"
 
