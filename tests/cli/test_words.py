@@ -206,6 +206,14 @@ def test_options_that_need_data_are_refused_without(options: dict[str, Any], mes
         models.evaluate("one", **options)
 
 
+def test_a_model_to_compare_with_that_has_no_scores_is_refused_before_the_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="holds no evaluation"):
+        models.evaluate("one", data="where-no-data-is", compare="other")
+
+
 def test_the_speed_of_a_short_text_is_not_zero() -> None:
     assert progress_rate(23_456, "characters", 1.0) == "23,456 characters, 23.5 k per second"
     assert progress_rate(2_345_678, "bytes", 0.5) == "2,345,678 bytes, 4.69 M per second"

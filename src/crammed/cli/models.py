@@ -105,6 +105,7 @@ def evaluate(
     parts: list[Printed] = []
     given = {"--tasks": tasks, "--seeds": seeds, "--submission": submission, "--jobs": jobs}
     _need_data(data, compare, {**given, "--untrained-in": twins})
+    both = None if compare is None else _folders_of(model, compare, suite, protocol, into)
     if data is not None:
         values = models.evaluate(
             model,
@@ -123,8 +124,8 @@ def evaluate(
             trust_remote_code=trust_remote_code,
         ).result
         parts += _score_parts(values)
-    if compare is not None:
-        values["compare"], tables = _compared(model, compare, suite, protocol, into)
+    if both is not None:
+        values["compare"], tables = _compared(*both, suite)
         parts += tables
     if out is not None:
         write_json(out, values)
@@ -145,15 +146,23 @@ def _need_data(data: str | None, compare: str | None, options: dict[str, object]
         raise InputError(f"{given[0]} needs the data to evaluate on: add --data, or leave it out")
 
 
-def _compared(
+def _folders_of(
     model: str, other: str, suite: str, protocol: str | None, into: Path | None
-) -> tuple[dict[str, Any], list[Printed]]:
-    """A comparison as JSON and as tables."""
-    from crammed.evaluation.comparison import compare_models
+) -> tuple[Path, Path]:
+    """Where the scores of two models are; refuse another one that has none of the suite."""
+    from crammed.evaluation.comparison import check_other
     from crammed.evaluation.folder import default_folder, scores_folder
 
-    folder = into or default_folder(model, protocol)
-    compared = compare_models(folder, scores_folder(other, protocol), suite)
+    folders = into or default_folder(model, protocol), scores_folder(other, protocol)
+    check_other(*folders, suite)
+    return folders
+
+
+def _compared(one: Path, other: Path, suite: str) -> tuple[dict[str, Any], list[Printed]]:
+    """A comparison as JSON and as tables."""
+    from crammed.evaluation.comparison import compare_models
+
+    compared = compare_models(one, other, suite)
     return compared.json(), compared.parts()
 
 

@@ -250,7 +250,8 @@ def _show_sizes(values: dict[str, Any]) -> None:
     if not sizes or best is None:
         return
     table = new_table()
-    for name in ("layers x width", "parameters", "tokens", "/ layer parameter", "epochs", "memory"):
+    names = ("layers x width", "parameters", "tokens", "/ layer parameter", "epochs")
+    for name in (*names, "model states"):  # what ZeRO calls weights, gradients and moments
         add_column(table, name, numeric=True)
     add_column(table, "speed")
     known = "measured" if card is None else "counted"
@@ -260,7 +261,7 @@ def _show_sizes(values: dict[str, Any]) -> None:
             f"{'-> ' if is_best else ''}{size['layers']} x {size['width']}",
             quantity(size["parameters"]),
             quantity(size["tokens"]),
-            f"{size['tokens_per_layer_parameter']:.1f}",
+            f"{size['tokens_per_layer_parameter']:,.1f}",
             "" if size["epochs"] is None else f"{size['epochs']:.2f}",
             f"{size['held_memory'] / 2**30:.2f} GiB",
             known if size["measured"] else "from its FLOPs",

@@ -44,21 +44,28 @@ class Comparison:
         return [*tables, Text("\n".join(self.notes))] if self.notes else tables
 
 
+def check_other(a: Path, b: Path, suite: str) -> None:
+    """Check that B can be compared with, before A is evaluated.
+
+    Raises:
+        InputError: B holds no scores of the suite, or is the folder of A.
+    """
+    if a.resolve() == b.resolve():
+        raise InputError(f"A and B are both {a}: name two different evaluation folders")
+    if suite in WITHOUT_FINETUNING:
+        raise InputError(f"--compare does not take {suite}, which gives one number for each model")
+    _scores_of(load_suite(suite), b)
+
+
 def compare_models(a: Path, b: Path, suite: str) -> Comparison:
     """Compare the scores of a suite in two evaluation folders, one by one.
 
     Raises:
         InputError: a folder holds no scores of the suite, or both are the same folder.
     """
-    if a.resolve() == b.resolve():
-        raise InputError(f"A and B are both {a}: name two different evaluation folders")
-    if suite in WITHOUT_FINETUNING:
-        raise InputError(f"--compare does not take {suite}, which gives one number for each model")
+    check_other(a, b, suite)
     loaded = load_suite(suite)
-    one, other = read_scores(a), read_scores(b)
-    for folder, scores in ((a, one), (b, other)):
-        if loaded.name not in scores["suites"]:
-            raise InputError(_without(loaded.name, folder, scores["suites"]))
+    one, other = (_scores_of(loaded, folder) for folder in (a, b))
     entries = differences(loaded, a, b)
     notes = []
     if one["model"]["sha256"] == other["model"]["sha256"]:
@@ -98,6 +105,13 @@ def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
         for name in dict.fromkeys((*a, *b))
         if a.get(name) != b.get(name)
     ]
+
+
+def _scores_of(suite: Suite, folder: Path) -> dict[str, Any]:
+    scores = read_scores(folder)
+    if suite.name not in scores["suites"]:
+        raise InputError(_without(suite.name, folder, scores["suites"]))
+    return scores
 
 
 def _without(suite: str, folder: Path, there: Iterable[str]) -> str:
