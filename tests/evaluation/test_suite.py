@@ -29,6 +29,7 @@ from crammed.evaluation.linear import linear_scores
 from crammed.evaluation.protocol import load_protocol
 from crammed.evaluation.scores.table import score_tables
 from crammed.files.writing import read_json, write_json
+from crammed.rules.recipe import load_config
 from crammed.tasks.read import read_task
 from crammed.tasks.task import load_suite
 from crammed.terminal.progress import SILENT, Progress
@@ -372,6 +373,15 @@ def test_narrow_models_learn_faster_where_the_protocol_says_so(tmp_path: Path, a
     assert load_protocol("bert-base").at_width(width).lr == 2e-5
     assert load_protocol("cramming").at_width(None).lr == 4e-5
     assert load_protocol("cramming").at_width(1024).lr == 4e-5
+
+
+def test_narrow_models_of_the_default_recipe_read_two_texts_apart() -> None:
+    own = load_config("crammed").finetune
+    widths = (64, 255, 256, 768, None)
+    assert [own.at_width(width).pairs for width in widths] == ["apart"] * 2 + ["joint"] * 3
+    assert own.at_width(64).hyperparameters()["pairs"] == "apart"
+    assert load_config("crammed-2022").finetune.at_width(64).pairs == "joint"
+    assert load_protocol("small").at_width(768).pairs == "apart"  # named, so for all alike
 
 
 def test_two_models_are_compared_pair_by_pair(tmp_path: Path, ask: Ask, corpus: Corpus) -> None:

@@ -230,7 +230,7 @@ def test_a_model_that_reads_two_texts_apart(
 ) -> None:
     from transformers import AutoModel
 
-    (data.parent / "protocol.yaml").write_text(PROTOCOL.replace("}", ", pairs: apart}"))
+    (data.parent / "protocol.yaml").write_text(PROTOCOL.replace("}", ", pairs: by-width}"))
     kept = data.parent / "kept"
     done = keep(request(data, encoders[recipe], "regression"), kept, SILENT)
     rows, predictor = validation(data, "regression"), Predictor.load(kept)

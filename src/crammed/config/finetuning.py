@@ -10,6 +10,8 @@ from crammed.config.base import Beta, Later, Names, PositiveFloat, Section, Size
 from crammed.schedule import OpenFraction
 
 MOST_SEEDS = 1000
+NARROW = 256
+"""Narrower models were measured to do better if they read two texts apart."""
 Probe = Literal["linear", "knn"]
 
 
@@ -40,10 +42,11 @@ class Protocol(Section):
     """For models trained here; Hugging Face models keep their configuration's."""
     max_length: Size = 128
     """Maximum tokens in a sequence; a model's own limit applies if it is lower."""
-    pairs: Annotated[Literal["joint", "apart"], Later()] = "joint"
+    pairs: Annotated[Literal["joint", "apart", "by-width"], Later()] = "joint"
     """How two texts that have a label together are read: ``joint``, as one sequence with the
     model's own classifier, or ``apart``, as a sequence each, with a linear layer on the means u and
-    v over their tokens, |u - v| and u * v (Conneau et al. 2017). Each has `max_length` then."""
+    v over their tokens, |u - v| and u * v (Conneau et al. 2017). Each has `max_length` then.
+    ``by-width`` is apart in models narrower than `NARROW`."""
     probe: Annotated[Probe | None, Later()] = None
     """Leave the encoder as it is, and predict from its vectors, by a linear model or the nearest
     neighbours. Of the other values, only `max_length` then counts, and `seeds` must be 1."""
@@ -63,6 +66,8 @@ class Protocol(Section):
         """The protocol for a model of this width; None if the width is unknown."""
         narrower = max(1.0, (self.lr_width or 0) / width) if width is not None else 1.0
         own = {"lr": narrower**self.lr_power * self.lr, "lr_width": None, "lr_power": 1.0}
+        if self.pairs == "by-width":
+            own["pairs"] = "apart" if width is not None and width < NARROW else "joint"
         return self.model_copy(update=own)
 
     def hyperparameters(self) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
         )
         result = evaluate(asked, progress)
         read = read_task(task, data, suite, test=False)
-        apart = protocol.apart and task.has_pairs
+        apart = result["protocol"].get("pairs") == "apart" and task.has_pairs
         described = _description(request.model, task, read, result, apart=apart)
         source = find(model)[1]
         with new_folder(out) as folder:
