@@ -5,6 +5,7 @@ Nothing is read or written in place: whole files are copied from an address or t
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +43,12 @@ _IDENTIFYING = (
     *("content-md5", "md5hash", "generation", "blob_id", "sha256"),
 )
 """What file systems call that which changes whenever the content of a file does."""
+_MISSING = {
+    "(repository not found)": ": there is no such repository, or it is private (set HF_TOKEN); "
+    "a data set's address begins with hf://datasets/OWNER/NAME",
+    "(revision not found)": ": the repository has no such revision",
+}
+"""What to say of a missing file if the error of hf:// says this."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,8 @@ class Remote:
         except ValueError as error:
             shown = without_secrets(address)
             raise InputError(f"{shown}: nothing is known of {protocol}://") from error
+        if protocol == "hf":  # it would print two lines for each of a file's attempts
+            logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
         if protocol in _WEB:  # a download may take hours, but no answer takes a minute
             aiohttp = import_extra("aiohttp", "remote", without_secrets(address))
             waits = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=60)
@@ -224,7 +233,8 @@ def _faults(address: str) -> Iterator[None]:
     except InputError:
         raise
     except FileNotFoundError as error:
-        raise InputError(f"no such data: {without_secrets(address)}") from error
+        why = next((said for part, said in _MISSING.items() if part in str(error)), "")
+        raise InputError(f"no such data: {without_secrets(address)}{why}") from error
     except Exception as error:
         silent = "no answer in time" if isinstance(error, TimeoutError) else ""
         why = " ".join(str(error).split()) or silent or type(error).__name__
