@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,6 +50,25 @@ def test_the_manifest_comes_last(corpus: Corpus, memory: str) -> None:
     listed = fsspec.filesystem("memory").ls("/corpora/mine", detail=True)
     last = max(listed, key=lambda file: file["created"])
     assert last["name"].endswith("manifest.json")
+
+
+def test_one_file_at_a_time_where_each_is_a_commit(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, open_now = list[str](), threading.Semaphore(1)
+
+    def put(_: Path, name: str) -> None:
+        assert open_now.acquire(blocking=False), "another file is being written"
+        time.sleep(0.01)
+        written.append(name)
+        open_now.release()
+
+    there = Remote("hf://datasets/me/mine", None, "datasets/me/mine")
+    monkeypatch.setattr(Remote, "file", lambda *_: None)
+    monkeypatch.setattr(Remote, "put", lambda _, file, name: put(file, name))
+    monkeypatch.setattr(Remote, "at", lambda _: there)
+    send(corpus, there.address, SILENT)
+    assert written == [*corpus.manifest["files"], "manifest.json"]
 
 
 def test_what_is_there_is_neither_replaced_nor_believed(

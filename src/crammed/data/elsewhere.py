@@ -43,7 +43,8 @@ def send(corpus: Corpus, address: str, progress: Progress) -> None:
         target.put(corpus.path / name, name)
         return (corpus.path / name).stat().st_size
 
-    copy_all(put, list(corpus.manifest["files"]), f"copying to {shown}", progress)
+    at_once = 1 if target.commits else _AT_ONCE
+    copy_all(put, list(corpus.manifest["files"]), f"copying to {shown}", progress, at_once)
     put(_MANIFEST)
 
 
@@ -76,10 +77,14 @@ def receive(address: str, out: Path, progress: Progress) -> Corpus:
 
 
 def copy_all(
-    copy: Callable[[Item], int], items: Sequence[Item], label: str, progress: Progress
+    copy: Callable[[Item], int],
+    items: Sequence[Item],
+    label: str,
+    progress: Progress,
+    at_once: int = _AT_ONCE,
 ) -> None:
     """Copy some files at a time and show progress; `copy` returns the size of its file in bytes."""
-    done, pool = 0, ThreadPoolExecutor(_AT_ONCE)
+    done, pool = 0, ThreadPoolExecutor(at_once)
     with progress.task(label, len(items)) as task:
         try:
             for number, size in enumerate(pool.map(copy, items), 1):

@@ -97,8 +97,9 @@ class Remote:
         except ValueError as error:
             shown = without_secrets(address)
             raise InputError(f"{shown}: nothing is known of {protocol}://") from error
-        if protocol == "hf":  # it would print two lines for each of a file's attempts
+        if protocol == "hf":  # it would print two lines for each of a file's attempts, and bars
             logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+            import_extra("huggingface_hub.utils", "hf", address).disable_progress_bars()
         if protocol in _WEB:  # a download may take hours, but no answer takes a minute
             aiohttp = import_extra("aiohttp", "remote", without_secrets(address))
             waits = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=60)
@@ -107,6 +108,11 @@ class Remote:
             # what was listed or read in an earlier preparation may have changed since
             found = system(skip_instance_cache=True, use_listings_cache=False, **options)
         return cls(address, found, system._strip_protocol(address))
+
+    @property
+    def commits(self) -> bool:
+        """Whether each file that is written is a commit, of which two at once are in conflict."""
+        return urlsplit(self.address).scheme == "hf"
 
     @property
     def is_glob(self) -> bool:
