@@ -54,8 +54,8 @@ def test_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) ->
         load_config("crammed", words)
     fewer = f"prepare.GIVEN = dict(list(prepare.GIVEN.items())[:{count}])"
     code = f"import common, prepare; {fewer}; common.run(prepare.main)"
-    monkeypatch.setenv("PYTHONPATH", str(BENCHMARKS))
-    done = python("-c", code, folder, "--small", folder / "0.jsonl", "--identity", "--out", out)
+    typed = (folder, "--small", folder / "0.jsonl", "--identity", "--out", out)
+    done = python("-c", code, *typed, env={"PYTHONPATH": str(BENCHMARKS)})
     assert done.returncode == 0, done.stderr
     runs = {run["what"]: run for run in json.loads(out.read_text())["runs"]}
     assert [each in runs for each in kinds] == [n < count for n in range(4)]
