@@ -204,9 +204,8 @@ def test_when_one_dies_the_other_ends_and_both_go_on(
     assert members[1 - rank].returncode == 1, error
     assert "another process of this run ended" in error
     train(corpus, out, 2, *words)
-    assert [event["update"] for event in events(out, "resume")] == [
-        6
-    ]  # whose weights were compared
+    resumed = [event["update"] for event in events(out, "resume")]
+    assert resumed == [6]  # whose weights were compared
 
 
 def test_the_threads_of_a_connection_cannot_abort_the_end(tmp_path: Path, corpus: Corpus) -> None:

@@ -11,7 +11,7 @@ from crammed.schedule import OpenFraction
 
 MOST_SEEDS = 1000
 NARROW = 256
-"""Narrower models were measured to do better if they read two texts apart."""
+"""Below this width, models read two texts apart by default; 64 and 128 were measured."""
 Probe = Literal["linear", "knn"]
 
 

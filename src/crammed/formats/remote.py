@@ -112,7 +112,7 @@ class Remote:
     @property
     def commits(self) -> bool:
         """Whether each file that is written is a commit, of which two at once are in conflict."""
-        return urlsplit(self.address).scheme == "hf"
+        return _protocol(self.address) == "hf"
 
     @property
     def is_glob(self) -> bool:
