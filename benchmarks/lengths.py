@@ -11,8 +11,6 @@ allocates on a GPU.
 
 from __future__ import annotations
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +24,7 @@ from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
 from crammed.machine.device import choose_device
 from crammed.model.count import train_flops_per_token
+from resources import alone, largest
 
 ATTENTIONS = ("row", "document")
 
@@ -61,7 +60,7 @@ def main(
             **summary(took[case]),
             "tokens_per_second": tokens / summary(took[case])["seconds"],
             "flops_per_token": _flops(_config(words, case)),
-            "peak_memory": _alone(words, case, tokens),
+            "peak_memory": alone(_peak_memory, words, case, tokens),
         }
         for case in cases
     ]
@@ -80,12 +79,6 @@ def _flops(config: RunConfig) -> float:
     return train_flops_per_token(config.model, config.tokenizer.vocab_size, length, predicted)
 
 
-def _alone(words: list[str] | None, case: Case, tokens: int) -> int:
-    """`_peak_memory` in a process of its own."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_peak_memory, words, case, tokens).result()
-
-
 def _peak_memory(words: list[str] | None, case: Case, tokens: int) -> int:
     """The most bytes that this process holds in two updates; on a GPU, those allocated there."""
     config = _config(words, case)
@@ -98,9 +91,7 @@ def _peak_memory(words: list[str] | None, case: Case, tokens: int) -> int:
     device.synchronize()
     if device.torch.type == "cuda":
         return torch.cuda.max_memory_allocated(device.torch)
-    # getrusage's figure would include the peak of the process that started this one.
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+    return largest()
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@
 
 AdamW runs fused, on several tensors at a time (foreach), and on one tensor after the other. Muon
 runs as in recipes (all matrices of one shape form a batch, except large ones on a CPU), one
-parameter at a time, and as torch.optim.Muon if PyTorch has it, each with AdamW for the remaining
-parameters. All take turns. Clipping and the gradients of a whole update of the recipe (one
-microbatch, times the number of microbatches) are timed as well, to give shares of an update.
+parameter at a time, and as torch.optim.Muon, each with AdamW for the remaining parameters. All take
+turns. Clipping and the gradients of a whole update of the recipe (one microbatch, times the number
+of microbatches) are timed as well, to give shares of an update.
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ def main(
         "gradients_measured_rows": training.rows,
         "ways": {name: _shared(summary(each), gradients) for name, each in seconds.items()},
     }
-    if hasattr(torch.optim, "Muon"):
-        result["muon_differs_from_torch"] = muon_difference(training.model)
+    result["muon_differs_from_torch"] = muon_difference(training.model)
     finish(result, out)
 
 
@@ -101,8 +100,7 @@ def _ways(model: nn.Module, config: RunConfig) -> dict[str, Callable[[], object]
     as_muon = options_of(config, MuonConfig).model_copy(update=slow)
     ways["Muon, ours"] = build_optimizer(_copy(model), as_muon).step
     ways["Muon, one parameter at a time"] = _apart(_copy(model), as_muon)
-    if hasattr(torch.optim, "Muon"):
-        ways["Muon, PyTorch's"] = _torchs(_copy(model), as_muon)
+    ways["Muon, PyTorch's"] = _torchs(_copy(model), as_muon)
     return ways
 
 

@@ -46,7 +46,10 @@ def memory() -> Peak:
 
 
 def largest() -> int:
-    """The largest resident set of this process so far, in bytes."""
+    """The largest resident set of this process so far, in bytes.
+
+    The figure of getrusage would include the peak of the process that started this one.
+    """
     status = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
 

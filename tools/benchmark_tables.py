@@ -321,20 +321,6 @@ def optimizer_table(names: list[str]) -> str:
     return tabled("| shape | method | time | share of an update |", unrepeated(rows), results)
 
 
-def end_to_end_table(names: list[str]) -> str:
-    """Where the time goes, from raw text to an exported model."""
-    results, rows = there(names), []
-    for result in results:
-        spent = {name: s for name, s in result["seconds"].items() if s >= 0.05}
-        accounts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in spent.items())
-        text = f"{quantity(result['characters'])} characters"
-        cells = (_shape(result), text, result["budget"], f"{quantity(result['tokens'])}")
-        wall = f"{result['wall_seconds']:.0f}"
-        rows.append(f"| {' | '.join(cells)} | {wall} | {accounts} |")
-    head = "| shape | text | budget | tokens | total seconds | breakdown in seconds |"
-    return tabled(head, rows, results)
-
-
 def plan_table(names: list[str]) -> str:
     """What plans predicted, and what the runs did."""
     results, rows = there(names), []

@@ -286,7 +286,6 @@ MAKERS = {
     "lengths": benchmark_tables.lengths_table,
     "profile": benchmark_tables.profile_table,
     "optimizer": benchmark_tables.optimizer_table,
-    "end_to_end": benchmark_tables.end_to_end_table,
     "plan": benchmark_tables.plan_table,
     "cards": count_tables.cards_table,
     "paper": count_tables.paper_table,

@@ -16,13 +16,12 @@ import torch
 
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
-from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.rules.recipe import load_config
 from support.command import python
 from support.models import save_model
 from support.tasks import write_task
-from support.text import MODEL, documents, write_jsonl
+from support.text import MODEL, write_jsonl
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -128,13 +127,9 @@ def _result(script: str, *words: str | Path) -> dict[str, Any]:
 
 
 def _run(script: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    done = _do(script, *words)
+    done = python(BENCHMARKS / script, *words)
     assert done.returncode == 0, done.stderr
     return done
-
-
-def _do(script: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    return python(BENCHMARKS / script, *words)
 
 
 def _table(kind: str, result: dict[str, Any], folder: Path) -> str:
@@ -313,37 +308,6 @@ def test_plan_accuracy(corpus: Corpus, tmp_path: Path) -> None:
     assert timed["accounts"]["step"] > 0.3
     assert (counted["ratio"], counted["within"]) == (1.0, True)
     assert "| 40updates | " in _table("plan", result, tmp_path)
-
-
-def test_end_to_end(tmp_path: Path) -> None:
-    text = write_jsonl(tmp_path / "text.jsonl", documents(600))
-    options = ["--data", str(text), "--budget", "12updates"]
-    result = _result("end_to_end.py", "crammed", *TINY, *options)
-    assert sum(result["seconds"].values()) == pytest.approx(result["wall_seconds"])
-    assert all(seconds >= 0 for seconds in result["seconds"].values()), result["seconds"]
-    for account in ("start", "prepare", "step", "heldout", "export", "report"):
-        assert result["seconds"][account] > 0, account
-    assert result["tokens"] == 12 * 8 * 32
-    assert "prepare " in _table("end_to_end", result, tmp_path)
-
-
-def test_speed_on_a_gpu_in_several_calls(tmp_path: Path) -> None:
-    words = ["--out", str(tmp_path), "--shape", "bert-base", "--tokens", "512", "--rounds", "1"]
-    words += ["--variant", "optim.name=muon"]
-    words += [part for value in (*SMALL, "batch.rows=8") for part in ("--set", value)]
-    first = _do("gpu/speed.py", *words, "--minutes", "0.0001")
-    assert first.returncode == 75, first.stderr
-    assert [file.name for file in tmp_path.iterdir()] == ["step-bert-base.json"]
-    step = (tmp_path / "step-bert-base.json").read_text()
-    assert list(json.loads(step)["loops"]) == ["ours", "optim.name=muon"]
-    second = _do("gpu/speed.py", *words)
-    made = {file.name for file in tmp_path.iterdir()}
-    assert {"profile-bert-base.json", "optimizer-bert-base.json"} <= made
-    assert second.returncode == 0, second.stdout
-    assert (tmp_path / "step-bert-base.json").read_text() == step
-    broken = _do("gpu/speed.py", *words, "--set", "model.width=33", "--out", str(tmp_path / "b"))
-    assert broken.returncode == 1
-    assert "multiple of head_dim" in (tmp_path / "b" / "step-bert-base.txt").read_text()
 
 
 # ---- what an interrupted or failed benchmark of an update leaves
