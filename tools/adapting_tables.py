@@ -21,18 +21,13 @@ def adapted_table(words: list[str]) -> str:
     found = {file.stem.removeprefix(f"{group}-"): layout.found(file) for file in files}
     head = row_of(group, "updates", "tokens", "held-out loss", "memory")
     rows = [
-        row_of(name, f"{one['updates']:,}", f"{one['tokens']:,}", _loss(one), _memory(one))
+        row_of(
+            *(name, f"{one['updates']:,}", f"{one['tokens']:,}"),
+            *(f"{one['heldout']['loss@0.15']:.3f}", f"{one['memory_bytes'] / 1e6:,.0f} MB"),
+        )
         for name, one in sorted(found.items(), key=lambda item: item[1]["heldout"]["loss@0.15"])
     ]
     return table(head, rows)
-
-
-def _loss(run: dict[str, Any]) -> str:
-    return f"{run['heldout']['loss@0.15']:.3f}"
-
-
-def _memory(run: dict[str, Any]) -> str:
-    return f"{run['memory_bytes'] / 1e6:,.0f} MB"
 
 
 def decisions_table(words: list[str]) -> str:

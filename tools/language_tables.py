@@ -48,8 +48,9 @@ def languages_table(records: list[str]) -> str:
     rows, sizes, seeds, spent = [], set(), set(), 0.0
     fewer = []
     for name, values in _files(records):
-        study = StudyResult.model_validate({key: values[key] for key in _study_keys(values)})
-        sizes |= {quantity_of(kind) for kind in values["kinds"].values()}
+        own = ("command", "packages", "kinds", "lost", "gaps")
+        study = StudyResult.model_validate({k: v for k, v in values.items() if k not in own})
+        sizes |= {kind["characters"] / 1e6 for kind in values["kinds"].values()}
         for number, arm in enumerate(compare_arms(study, (_MEASURE,))):
             kind, one = values["kinds"][arm["arm"]], arm[_MEASURE]
             seeds.add(arm["seeds"])
@@ -80,15 +81,6 @@ def languages_table(records: list[str]) -> str:
 
 def _range(numbers: set[int]) -> str:
     return " to ".join(str(each) for each in sorted({min(numbers), max(numbers)}))
-
-
-def quantity_of(kind: dict[str, Any]) -> float:
-    """Millions of characters that a corpus was packed from."""
-    return float(kind["characters"]) / 1e6
-
-
-def _study_keys(values: dict[str, Any]) -> list[str]:
-    return [key for key in values if key not in ("command", "packages", "kinds", "lost", "gaps")]
 
 
 def gaps_table(records: list[str]) -> str:

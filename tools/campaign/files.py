@@ -107,7 +107,7 @@ class _Raw(io.FileIO):
         view = memoryview(data).cast("B")
         try:
             self._layer.change("write", self._path)
-        except _Torn:
+        except Torn:
             super().write(view[: len(view) // 2])
             os.kill(os.getpid(), 9)
         return super().write(view)
@@ -130,13 +130,8 @@ class _Raw(io.FileIO):
         return super().read(-1 if size is None else size)
 
 
-class _Torn(Exception):
+class Torn(Exception):
     """Raised by a strike that kills in the middle of a write: half of the data is written."""
-
-
-def torn() -> Exception:
-    """The exception that a strike raises to kill in the middle of a write."""
-    return _Torn()
 
 
 def _install_opening(layer: Layer) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from campaign.files import Layer, Strike, torn
+from campaign.files import Layer, Strike, Torn
 from campaign.plants import PLANTS
 
 _WRITING = ("create", "write", "native", "mkdir")
@@ -91,7 +91,7 @@ def _signalling(fault: dict[str, Any], layer: Layer) -> Strike:
             return
         _struck(layer)
         if kind == "write" and which == signal.SIGKILL:
-            raise torn()
+            raise Torn
         os.kill(os.getpid(), which)
 
     return strike

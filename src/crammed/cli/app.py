@@ -157,12 +157,6 @@ def _say(error: object) -> None:
         silence(sys.stderr)
 
 
-def _leave() -> None:
-    """Let signals end the process silently from here on: all is finished, or has been said."""
-    for each in stop_signals():
-        signal.signal(each, signal.SIG_DFL)
-
-
 def _open_closed_streams() -> None:
     """Open standard streams that are closed on the null device."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -238,8 +232,9 @@ def _outcome(verb: str) -> int:
                 signal.signal(each, _interrupt)
             follow_starter()
             _run(verb)
-        finally:
-            _leave()
+        finally:  # all is finished, or has been said: from here on, signals end the process
+            for each in stop_signals():
+                signal.signal(each, signal.SIG_DFL)
     except CrammedError as error:
         _say(error)
         return error.exit_code

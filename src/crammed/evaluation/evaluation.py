@@ -182,17 +182,13 @@ def read_tasks(
 def _suite_of(request: Request) -> Suite | None:
     """The suite to fine-tune on, if any; refuse what does not go with it before any work."""
     suite = None if request.suite in WITHOUT_FINETUNING else load_suite(request.suite)
-    if request.submission is not None and not (suite and _test_files(suite)):
+    if request.submission is not None and not (suite and any(t.test for t in suite.tasks.values())):
         raise InputError(f"no leaderboard takes a submission of {request.suite}")
     if request.twins is not None and not (suite and request.untrained):
         raise InputError("no untrained model is fine-tuned, so leave out --untrained-in")
     if request.twins is not None and request.twins.exists() and not request.twins.is_dir():
         raise InputError(f"{request.twins} is not a folder: name another with --untrained-in")
     return suite
-
-
-def _test_files(suite: Suite) -> list[str]:
-    return [file for task in suite.tasks.values() for file in task.test]
 
 
 def _without_finetuning(

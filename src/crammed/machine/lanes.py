@@ -9,8 +9,8 @@ update, and sleep while they wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -70,9 +70,4 @@ class Lanes:
             finally:
                 wait(given)
             yield result
-            yield from _results(given)
-
-
-def _results(futures: Iterable[Future[Result]]) -> Iterator[Result]:
-    for future in futures:
-        yield future.result()
+            yield from (each.result() for each in given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -55,7 +56,7 @@ def loss_figure(runs: Sequence[Point]) -> str:
     """
     figure, axes = _figure(4.0)
     alone = len(runs) == 1
-    for run, colour in zip(runs, _cycle(len(runs)), strict=True):
+    for run, colour in zip(runs, cycle(COLOURS), strict=False):
         points = thinned(run["metrics"])
         label = "training" if alone else plain(run["label"])
         u = [100 * p["u"] for p in points]
@@ -215,7 +216,3 @@ def _power_of_two(exponent: int) -> str:
     """``13`` -> ``8k``."""
     thousands, rest = divmod(exponent, 10)
     return f"{1 << rest}{('', 'k', 'M', 'G')[thousands]}"
-
-
-def _cycle(count: int) -> list[str]:
-    return [COLOURS[index % len(COLOURS)] for index in range(count)]

@@ -11,7 +11,6 @@ import yaml
 
 import crammed
 from crammed.budget import format_seconds
-from crammed.config import RunConfig
 from crammed.data import show
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
@@ -146,7 +145,7 @@ def _load_run(path: Path) -> dict[str, Any]:
         **(scores := _all_scores(path)),
         "verdict": list(verdict(path, config, choice, summary, scores["suites"])),
         "env": read_json(path / "env.json") or {},
-        "yaml": _yaml(config),
+        "yaml": yaml.safe_dump(config.without_folders(), sort_keys=False),
         "corpus": _corpus(path / "corpus"),
     }
     run["figures"] = {
@@ -264,7 +263,3 @@ def _corpus(path: Path) -> dict[str, Any] | None:
         "dropped": show.dropped_samples(corpus),
         "rows": show.sample_rows(corpus, SAMPLE_ROWS),
     }
-
-
-def _yaml(config: RunConfig) -> str:
-    return yaml.safe_dump(config.without_folders(), sort_keys=False)

@@ -106,7 +106,9 @@ class FileSplit:
         return str(self.files[0] if len(self.files) == 1 else self.files[0].parent)
 
     def records(self) -> Iterator[tuple[str, Record]]:
-        return chain.from_iterable(_records(file) for file in self.files)
+        return chain.from_iterable(
+            _READERS[_inner(file).suffix](File(file, str(file))) for file in self.files
+        )
 
     def digest(self) -> str:
         return " ".join(sha256(file) for file in self.files)
@@ -124,10 +126,6 @@ def open_file(file: Path) -> FileSplit:
     if not file.is_file():
         raise InputError(f"no such file: {file}")
     return FileSplit((ordinary(file),))
-
-
-def _records(file: Path) -> Records:
-    return _READERS[_inner(file).suffix](File(file, str(file)))
 
 
 @dataclass(frozen=True)

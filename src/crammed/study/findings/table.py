@@ -111,7 +111,8 @@ def power_text(study: StudyResult, measure: str) -> str:
     if not (found := power(study, measure)):
         why = "nothing varies, so nothing is tested." if most > 1 else "one seed tells no variance."
         return lead + why[:1].upper() + why[1:]
-    stated, shares = _listed(f"{each:g}" for each in found), _listed(map(_percent, found.values()))
+    stated = _listed(f"{each:g}" for each in found)
+    shares = _listed(f"{100 * share:.0f} %" for share in found.values())
     usual = max(FEWEST, statistics.median_low(each for each in seeds.values() if each))
     return (
         f"{lead}With {usual} seeds, as arms vary here, a difference of {stated} would be found in "
@@ -122,10 +123,6 @@ def power_text(study: StudyResult, measure: str) -> str:
 def _listed(words: Iterable[str]) -> str:
     *first, last = words
     return f"{', '.join(first)} or {last}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
 
 
 def equal_text(study: StudyResult) -> str:

@@ -39,7 +39,7 @@ from crammed.study.running.places import Ended, Place, opened, threads_of
 from crammed.study.running.timing import Finished
 from crammed.study.spec.arms import Study, merged
 from crammed.study.spec.budgets import split
-from crammed.study.spec.corpora import Corpora, corpora_of, of_training
+from crammed.study.spec.corpora import Corpora, of_training
 from crammed.terminal.progress import Progress
 
 _SCORED = (0, TaskFailed.exit_code)
@@ -85,7 +85,7 @@ def run_study(
         InputError: the folder holds another study, is in use, or cannot be written to; or an arm
             cannot be trained. Nothing was started then.
     """
-    corpora = corpora_of(corpus)
+    corpora = Corpora(corpus) if isinstance(corpus, Corpus) else corpus
     refuse_another(study, corpora, budget, seeds, out)
     todo = left_runs(study, seeds, begun_arms(study, seeds, out, judges), out, judges)
     asked = [judge for run in todo for judge in run.judges]

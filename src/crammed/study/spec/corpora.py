@@ -107,8 +107,3 @@ class Corpora:
     def all(self) -> list[Corpus]:
         """Every corpus once, the base's first."""
         return list(self._by_hash.values())
-
-
-def corpora_of(corpus: Corpus | Corpora) -> Corpora:
-    """One corpus for all arms, or the corpora as they are."""
-    return Corpora(corpus) if isinstance(corpus, Corpus) else corpus
