@@ -16,12 +16,10 @@ of tables:
   ``judged: DATE-NAME SCORE ...`` a study by its scores, of which the first is tested; ``verdicts:
   DATE-NAME`` a study beside what a paper found; ``power: DATE-NAME`` simulated studies
   (`study_tables`);
-- ``positions: DATE-NAME`` runs by position in the row; ``sizes: BUDGET ...`` what the default
-  recipe becomes at some budgets;
+- ``sizes: BUDGET ...`` what the default recipe becomes at some budgets;
 - ``contest: DATE-NAME``, ``answer``, ``sweep``, ``hour`` and ``serving`` records on a CPU
   (`cpu_tables`);
-- ``epochs: DATE-NAME``, ``larger``, ``variants``, ``minutes`` and ``gpu`` records about little text
-  (`text_tables`);
+- ``minutes: DATE-NAME`` what to expect of little text (`text_tables`);
 - ``languages: DATE-NAME ...`` and ``gaps: DATE-NAME ...`` tokenizers in several languages
   (`language_tables`);
 - ``scores: DATE-NAME`` scores of encoders on tasks, by arm (`score_tables`);
@@ -62,7 +60,7 @@ from crammed.rules.sizing import tokens
 from crammed.runs.directory import read_config
 from crammed.runs.logs import read_lines, read_metrics
 from crammed.runs.summary import read_summary
-from crammed.study.result import RATES, Run, read_result, run_folder
+from crammed.study.result import Run, read_result, run_folder
 
 BLOCK = re.compile(r"(<!-- (\w+): (.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 MARKER = re.compile(r"^<!-- (?:\w+:|end of) .* -->$", re.MULTILINE)
@@ -222,21 +220,6 @@ def _score(name: str, entry: dict[str, Any]) -> str:
     return words + (", one seed" if one else "") + partial
 
 
-def positions_table(names: list[str]) -> str:
-    """Runs with rows of several lengths: held-out loss in each eighth of a row."""
-    parts = [f"{number}/8" for number in range(1, 9)]
-    head = layout.row_of("row length", "tokens", "held-out loss", *parts)
-    lines = []
-    for file in sorted(file for name in names for file in (layout.RECORDS / name).glob("*.json")):
-        run = read_json(file) or {}
-        scores = run["scores"]["suites"]["heldout"]
-        losses = [scores[RATES[0]], *scores[f"by_position@{RATES[0].partition('@')[2]}"]]
-        shown = [f"{loss:.3f}" for loss in losses]
-        cells = (f"{scores['length']:,}", quantity(run["summary"]["tokens"]), *shown)
-        lines.append(layout.row_of(*cells))
-    return layout.table(head, lines)
-
-
 def sizes_table(budgets: list[str]) -> str:
     """What the rules make of the default recipe at these budgets, on two devices."""
     head = (
@@ -279,7 +262,6 @@ MAKERS = {
     "experiment": study_tables.experiment,
     "experiments": study_tables.experiments,
     "documents": study_tables.documents_table,
-    "positions": positions_table,
     "sizes": sizes_table,
     "busy": benchmark_tables.busy_table,
     "step": benchmark_tables.step_table,
@@ -295,7 +277,6 @@ MAKERS = {
     "sweep": cpu_tables.sweep_table,
     "hour": cpu_tables.hour_table,
     "serving": cpu_tables.serving_table,
-    "epochs": text_tables.epochs_table,
     "languages": language_tables.languages_table,
     "gaps": language_tables.gaps_table,
     "scores": score_tables.scores_table,
@@ -303,10 +284,7 @@ MAKERS = {
     "verdicts": study_tables.verdicts_table,
     "adapted": adapting_tables.adapted_table,
     "decisions": adapting_tables.decisions_table,
-    "larger": text_tables.larger_table,
-    "variants": text_tables.variants_table,
     "minutes": text_tables.minutes_table,
-    "gpu": text_tables.gpu_table,
 }
 
 
