@@ -101,6 +101,11 @@ def test_a_signal_outside_of_training_keeps_what_is_finished(
     assert "\nreading and cleaning  (" in again.stderr, "nothing is left to clean"
 
 
+def test_a_command_that_keeps_nothing_does_not_say_that_it_does() -> None:
+    done = python(*dying("crammed.rules.recipe:recipe_names", by="SIGTERM"), "recipes")
+    assert (done.returncode, done.stderr) == (75, "error: interrupted\n")
+
+
 @pytest.mark.parametrize("by", ["SIGTERM", "SIGINT", "SIGHUP"])
 @pytest.mark.parametrize("library", ["typer", "pydantic"])
 def test_a_signal_that_an_import_swallows_ends_the_command(

@@ -16,6 +16,7 @@ import torch
 
 import crammed
 from crammed.budget import Budget
+from crammed.embedding.card import TOO_FEW, card, score_lines
 from crammed.embedding.passages import Passages, cut
 from crammed.embedding.scoring import retrieval
 from crammed.embedding.tuning import TEMPERATURE, Tuning, batches, contrastive_loss
@@ -167,9 +168,18 @@ def test_the_command_takes_a_model_with_code(
     )
     assert done.returncode == 0, done.stderr
     assert "next passage among 18, MRR" in done.stdout
-    assert str(tmp_path / "a") in done.stdout
+    next_words = done.stdout.splitlines()[-1]
+    assert f"crammed.load('{tmp_path / 'a'}', trust_remote_code=True).encode(" in next_words
     assert "trust_remote_code=True" in (tmp_path / "a" / "README.md").read_text()
     check_folder(tmp_path / "a", trust=True)
+
+
+def test_too_little_text_to_score_on_is_said() -> None:
+    none = {"retrieval": None, "unrelated": None, "spearman": None}
+    about = {"model": "m", "updates": 1, "batch": 2, "length": 8, "bm25": None, "beside": None}
+    result = {"before": none, "after": none, **about}
+    assert score_lines(result) == [("note", TOO_FEW)]
+    assert card(result, trust=False).endswith("\n\nIt was not scored.\n")
 
 
 def test_code_of_others_is_not_run_because_it_lies_in_a_run(

@@ -186,6 +186,19 @@ def test_models_judged_by_different_protocols_get_no_p(
     assert re.search(r"\+\d+\.\d +different protocols +none", printed.getvalue())
 
 
+def test_how_two_texts_are_read_does_not_matter_to_tasks_of_one(tmp_path: Path) -> None:
+    suite = tmp_path / "mine.yaml"
+    one = _evaluated(tmp_path / "one", {"pairs": "apart"}, 0.2)
+    other = _evaluated(tmp_path / "other", {}, 0.4)  # joint, which is left out
+    for text, notes in (("t", 0), ("[t, u]", 1)):
+        suite.write_text(f"tasks: {{a: {{text: {text}, metric: accuracy}}}}\nmeans: {{all: [a]}}\n")
+        found = compare_models(one, other, str(suite))
+        assert [entry["p"] is None for entry in found.entries] == [bool(notes)] * 2
+        assert [note.partition(",")[0] for note in found.notes] == [
+            "no interval and no p: pairs is apart for A"
+        ] * notes
+
+
 def test_a_task_that_the_suite_no_longer_has_is_named(tmp_path: Path) -> None:
     suite = tmp_path / "mine.yaml"
     suite.write_text("tasks: {kept: {text: t, metric: accuracy}}\n")

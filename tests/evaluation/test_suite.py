@@ -133,6 +133,7 @@ def test_another_positive_class_scores_what_was_fine_tuned(
     note = "note  mail: f1 of spam, the second label in order; for the other one, add positive: "
     assert f"{note}[ham]\n" in said
     assert "note  mail: skipped, without text: 2 rows of validation\n" in said
+    assert "note  mail: training rows have the same text as 40 of 40 rows of validation, " in said
     assert spam["rows"] == {"train": 40, "validation": 40}
     assert spam["skipped"] == {"validation": 2}
     assert spam["metric"] == "f1 of spam"

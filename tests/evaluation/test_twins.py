@@ -151,7 +151,12 @@ def test_damaged_predictions_are_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "scores",
-    ['{"suites": []}', '{"suites": {"glue": {"tasks": {"rte": 3}}}}', '{"suites": {"glue": 1}}'],
+    [
+        "{",
+        '{"suites": []}',
+        '{"suites": {"glue": {"tasks": {"rte": 3}}}}',
+        '{"suites": {"glue": 1}}',
+    ],
 )
 def test_damaged_scores_are_one_line(tmp_path: Path, ask: Ask, scores: str) -> None:
     write_task(tmp_path, "rte", rows=40)

@@ -172,6 +172,16 @@ def test_the_weights_are_those_of_the_median_seed(data: Path, encoders: dict[str
         assert np.allclose(outputs, theirs, atol=1e-5) == (seed == done["seed"])
 
 
+def test_a_task_is_reported_without_those_kept_earlier(
+    data: Path, encoders: dict[str, Path]
+) -> None:
+    keep(request(data, encoders["crammed"]), data.parent / "kept", SILENT)
+    renamed = {"tasks": {"other": COLUMNS["classification"]}}
+    (data.parent / "classification.yaml").write_text(json.dumps(renamed))
+    done = keep(request(data, encoders["crammed"]), data.parent / "more", SILENT)
+    assert [*done["suites"]["classification"]["tasks"]] == ["other"]
+
+
 def test_a_model_is_kept_of_all_rows_where_parts_of_them_are_scored(
     data: Path, encoders: dict[str, Path]
 ) -> None:

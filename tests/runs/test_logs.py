@@ -17,4 +17,6 @@ def test_held_out_losses_that_a_crash_undid_are_left_out() -> None:
     resumed = [measured(1, 0.35), measured(18, 0.4), measured(50, 0.5), measured(90, 1.0)]
     assert heldout_losses([*killed, *resumed]) == resumed
     assert heldout_losses([*killed, *resumed], 90) == resumed[:-1]
-    assert heldout_losses(killed) == killed[:2]
+    assert heldout_losses(killed) == []
+    gone_back = [killed[0], measured(45, 0.2), {"event": "back", "update": 8}, measured(60, 0.5)]
+    assert heldout_losses(gone_back) == [killed[0], gone_back[-1]]

@@ -186,7 +186,7 @@ _PLACES = (
     *("--glue", "--tasks-data"),
 )
 """Options that name a file or a folder."""
-_GO_ON = ("run", "prepare", "pretrain", "adapt", "decide", "evaluate", "study")
+_GO_ON = ("run", "prepare", "pretrain", "adapt", "decide", "evaluate", "finetune", "study")
 """Verbs that continue from what an earlier call with the same words has finished."""
 
 
@@ -251,6 +251,7 @@ def _outcome(verb: str) -> int:
     except BaseException as error:
         if isinstance(error, SystemExit) or not _Interrupt.raised:
             raise  # known by a flag: libraries in C turn an interrupt into errors of their own
-        _say(f"{SAID}, and the same command continues from there" if verb in _GO_ON else SAID)
+        goes_on = f"{SAID}, and the same command continues from there"
+        _say(goes_on if verb in _GO_ON else "interrupted")
         return Interrupted.exit_code
     return 0

@@ -44,6 +44,7 @@ def embed(
 ) -> None:
     """Tune an encoder into sentence embeddings, on unlabelled text."""
     from crammed.interface import models
+    from crammed.interface.lines import next_vectors
 
     done = models.embed(
         model,
@@ -60,4 +61,4 @@ def embed(
         dtype=dtype,
         trust_remote_code=trust_remote_code,
     )
-    print_result(done.result, as_json, done.lines)
+    print_result({**done.result, "out": str(out)}, as_json, [*done.lines, next_vectors(out)])

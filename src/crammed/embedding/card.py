@@ -8,6 +8,10 @@ Table = tuple[list[str], list[tuple[str, list[str]]]]
 """Names of columns, and rows with their names."""
 NONE = "-"
 """A score that there is not, such as BM25's of rated pairs."""
+TOO_FEW = (
+    "the next passage is not scored: of the documents that were held out (5 %), fewer than two are "
+    "long enough for two passages"
+)
 
 
 def score_table(result: dict[str, Any]) -> Table:
@@ -42,6 +46,8 @@ def score_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     for name, (untuned, tuned, *cells) in rows:
         others = [f"{who} {cell}" for who, cell in zip(names, cells, strict=True) if cell != NONE]
         lines.append((name, "; ".join([f"{untuned} -> {tuned}", *others])))
+    if result["after"]["retrieval"] is None:
+        lines.append(("note", TOO_FEW))
     return lines
 
 
@@ -50,7 +56,7 @@ def card(result: dict[str, Any], *, trust: bool) -> str:
     columns, rows = score_table(result)
     lines = [["in percent but for cosines", *columns], ["---"] * (1 + len(columns))]
     lines += [[name, *cells] for name, cells in rows]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines) if rows else "It was not scored."
     code = ", trust_remote_code=True" if trust else ""
     return f"""---
 library_name: sentence-transformers

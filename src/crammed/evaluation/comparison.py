@@ -71,11 +71,21 @@ def compare_models(a: Path, b: Path, suite: str) -> Comparison:
     if one["model"]["sha256"] == other["model"]["sha256"]:
         notes.append("A and B are the same model: the hash of their files is the same")
     if apart := _apart(one["protocol"], other["protocol"]):
-        entries = [untested(entry) for entry in entries]
-        notes.append(
-            f"no interval and no p: {'; '.join(apart)}, which may be all that makes the "
-            "difference; evaluate both by one protocol (--protocol FILE.yaml)"
-        )
+        concerned = {
+            name
+            for task in loaded.tasks.values()
+            for name in task.numbers
+            if task.has_pairs or [*apart] != ["pairs"]
+        }
+        entries = [
+            untested(entry) if concerned & {entry["name"], *entry.get("of", ())} else entry
+            for entry in entries
+        ]
+        if any("untested" in entry for entry in entries):
+            notes.append(
+                f"no interval and no p: {'; '.join(apart.values())}, which may be all that makes "
+                "the difference; evaluate both by one protocol (--protocol FILE.yaml)"
+            )
     return Comparison(one["model"]["name"], other["model"]["name"], entries, notes)
 
 
@@ -98,13 +108,17 @@ def differences(suite: Suite, a: Path, b: Path) -> list[dict[str, Any]]:
     return compare(suite, tasks_a, tasks_b, found, reasons)
 
 
-def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """Where two protocols differ; evaluations of earlier versions may lack a value."""
-    return [
-        f"{name} is {a.get(name)} for A, {b.get(name)} for B"
+def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, str]:
+    """Where two protocols differ, in words by name; a later option may be left out at its default.
+
+    Texts that are alone are read alike whatever ``pairs`` is.
+    """
+    a, b = ({"pairs": "joint", **protocol} for protocol in (a, b))
+    return {
+        name: f"{name} is {a.get(name)} for A, {b.get(name)} for B"
         for name in dict.fromkeys((*a, *b))
         if a.get(name) != b.get(name)
-    ]
+    }
 
 
 def _scores_of(suite: Suite, folder: Path) -> dict[str, Any]:

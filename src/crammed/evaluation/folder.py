@@ -240,7 +240,10 @@ def read_scores(folder: Path) -> dict[str, Any]:
     described = read_json(folder / "evaluation.json")
     if described is None:
         raise InputError(f"{folder} holds no evaluation: evaluate that model first")
-    scores = read_json(folder / "scores.json") or {**described, "suites": {}}
+    try:
+        scores = read_json(folder / "scores.json") or {**described, "suites": {}}
+    except InputError:
+        scores = {}
     if not _are_scores(scores):
         raise InputError(
             f"{folder / 'scores.json'} is damaged: remove it, and evaluate again; what was "

@@ -32,6 +32,7 @@ from crammed.evaluation.scores.table import skipped_text
 from crammed.evaluation.twins import SharedTwins
 from crammed.files.hashes import json_hash
 from crammed.files.scratch import scratch_folder
+from crammed.quantity import counted
 from crammed.tasks.folds import parts_of
 from crammed.tasks.read import read_task
 from crammed.tasks.rows import Rows, TaskData
@@ -73,6 +74,12 @@ class _PreparedTask:
         skipped = {split: each.skipped for split, each in splits.items() if each.skipped}
         if words := skipped_text({"skipped": skipped}):
             yield f"{task.name}: {words}"
+        for split, rows in scored.items() if not task.folds else ():
+            if known := rows.known_from(data.train):
+                yield (
+                    f"{task.name}: training rows have the same text as {known:,} of "
+                    f"{counted(len(rows), 'row')} of {split}, which say nothing about new text"
+                )
         of_one = [metric for metric in task.metrics if metric in OF_ONE]
         if of_one and not task.labels and task.positive is None and positive_of(task, data.labels):
             other, positive = data.labels

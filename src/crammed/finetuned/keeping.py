@@ -45,8 +45,8 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
         out: the folder to make.
 
     Returns:
-        what `evaluate` returns, with ``"out"``: the folder, ``"scores"``: those of the task by
-        name, and ``"classes"``: how each class is told, see `Judged.classes`.
+        what `evaluate` returns of this task, with ``"out"``: the folder, ``"scores"``: those of the
+        task by name, and ``"classes"``: how each class is told, see `Judged.classes`.
 
     Raises:
         InputError: the folder exists, the model or the task cannot be read, or fine-tuning fails.
@@ -79,8 +79,9 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
             write_model(folder, source, weights, described)
             judged = _judged(folder, request, read, suite, result, weights.with_suffix(".npz"))
             write_text(folder / "README.md", describe(described, judged))
+    own = {suite.name: {"tasks": described.scores, "means": []}}
     about = {"out": str(out), "scores": described.scores, "classes": judged.classes()}
-    return {**result, **about}
+    return {**result, "suites": own, **about}
 
 
 def _task_of(request: Request) -> tuple[Suite, Task]:

@@ -15,6 +15,7 @@ from typing import Any
 from crammed.adaptation.words import described
 from crammed.evaluation.scores.notes import notes
 from crammed.evaluation.scores.table import linear_text, source_lines, untrained_text
+from crammed.files.writing import read_json
 from crammed.quantity import beside_unigram, counted, flops_text
 from crammed.rules.early_end import EarlyEnd
 
@@ -72,6 +73,15 @@ def next_line(result: dict[str, Any]) -> Line:
         "from transformers import pipeline; print(pipeline('fill-mask', "
         f"{result['export_dir']!r}{trust})({result['example']!r}))"
     )
+    return "next", f"{shlex.quote(_python())} -c {_quoted(code)}"
+
+
+def next_vectors(folder: Path) -> Line:
+    """What to type next, to try sentence embeddings."""
+    own = (read_json(folder / "config.json") or {}).get("auto_map")
+    trust = ", trust_remote_code=True" if own else ""
+    model = f"crammed.load({str(folder)!r}{trust})"
+    code = f"import crammed; print({model}.encode(['A first text.', 'A second one.']))"
     return "next", f"{shlex.quote(_python())} -c {_quoted(code)}"
 
 

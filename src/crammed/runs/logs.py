@@ -12,6 +12,9 @@ from typing import Any
 from crammed.errors import InputError
 from crammed.files.regular import open_to_read
 
+_GOING_BACK = ("resume", "back")
+"""Events that undo what came after the update that they name."""
+
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSON-lines file; lines that a crash cut short are skipped.
@@ -75,7 +78,7 @@ def read_events(path: Path, **numbers: tuple[str, ...]) -> list[dict[str, Any]]:
 def heldout_losses(
     events: Iterable[dict[str, Any]], before: float = math.inf
 ) -> list[dict[str, Any]]:
-    """The held-out losses among the events of a run, without those that a crash undid.
+    """The held-out losses among the events of a run, without those that were undone.
 
     Args:
         before: leaves out what was measured at this update or later. With the number of updates of
@@ -84,9 +87,12 @@ def heldout_losses(
     """
     kept = list[dict[str, Any]]()
     for event in events:
-        if event["event"] == "heldout":
-            while kept and kept[-1]["update"] >= event["update"]:
-                kept.pop()
+        measured, update = event["event"] == "heldout", event.get("update")
+        if not (measured or event["event"] in _GOING_BACK) or not isinstance(update, int | float):
+            continue
+        while kept and kept[-1]["update"] >= update + (not measured):
+            kept.pop()
+        if measured:
             kept.append(event)
     return [event for event in kept if event["update"] < before]
 

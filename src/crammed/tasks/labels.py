@@ -51,7 +51,8 @@ def _none_of(value: Any, names: Sequence[str]) -> ValueError:
 
 def listed(names: Sequence[str]) -> str:
     """The names for a message; of many, the first ones and the last."""
-    return ", ".join(names if len(names) <= 12 else [*names[:10], "...", names[-1]])
+    shown = [name if name == name.strip() else repr(name) for name in names]
+    return ", ".join(shown if len(shown) <= 12 else [*shown[:10], "...", shown[-1]])
 
 
 def is_unlabelled(value: Any, names: Sequence[str] = ()) -> bool:

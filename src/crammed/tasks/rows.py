@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +39,14 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.texts) // self.choices
+
+    def known_from(self, train: Rows) -> int:
+        """How many rows have the texts of a training row."""
+        known = {*train._by_row()}
+        return sum(texts in known for texts in self._by_row())
+
+    def _by_row(self) -> Iterator[tuple[Texts, ...]]:
+        return zip(*[iter(self.texts)] * self.choices, strict=True)
 
 
 @dataclass(frozen=True)
