@@ -119,13 +119,19 @@ class Model:
         """What a fine-tuned model says of each text; see `Predictor.answers`.
 
         Raises:
-            InputError: the model is not one that `crammed finetune` kept, or it rates answers,
-                which `crammed predict` reads from a file.
+            InputError: the model is not one that `crammed finetune` kept, it was fine-tuned on two
+                texts and gets one, or one and gets several, or it rates answers, which `crammed
+                predict` reads from a file.
         """
         predictor = self._predictor
-        if predictor.description.task.kind == "choice":
+        task = predictor.description.task
+        if task.kind == "choice":
             raise InputError("a model of kind choice takes a file: crammed predict DIR --data FILE")
-        rows = _each(texts)
+        rows, wanted = _each(texts), 2 if task.has_pairs else 1
+        for number, row in enumerate(rows, 1):
+            if task.kind != "tokens" and len(row) != wanted:
+                takes = "pairs of texts" if wanted == 2 else "single texts"
+                raise InputError(f"text {number} is {row!r}, but the model takes {takes}")
         labels = np.zeros(len(rows), np.float32)
         before = predictor.cut
         answers = list(predictor.answers(Rows(rows, labels))) if rows else []

@@ -126,6 +126,10 @@ def test_every_kind_predicts_as_it_was_judged(
             model.predict(["a text"])
     else:
         assert model.predict(rows.texts) == answers
+    if kind in ("classification", "regression"):
+        takes, wrong = ("single texts", ("a", "b")) if kind == "classification" else ("pairs", "a")
+        with pytest.raises(InputError, match=f"text 1 is .*, but the model takes {takes}"):
+            model.predict([wrong])
     if kind == "regression":
         np.testing.assert_allclose([each["predicted"] for each in answers], wanted[:, 0], atol=1e-5)
     elif kind == "tokens":
