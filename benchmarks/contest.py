@@ -106,14 +106,11 @@ class Contest:
         self._out, self._name, self._file = out, name, out / f"{name}.json"
         self._judges, self._nominal = judges, nominal
         self._processes, self._changing = Processes(), threading.Lock()
-        cores = len(self.lanes[0])
-        device = choose_device(ComputeConfig(threads=cores))
-        self._bf16 = str(device.dtype) == "torch.bfloat16"
+        device = choose_device(ComputeConfig(threads=len(self.lanes[0])))
         opened = Corpus(corpus)
         about = {
             "name": name,
             "device": device.name,
-            "cores": cores,
             "corpus": {
                 "sha256": opened.sha256,
                 "sources": [source["name"] for source in opened.manifest["sources"]],
@@ -239,7 +236,6 @@ class Contest:
         ours = contestant.maker == "ours"
         make = _our_command if ours else _peer_command
         words = make(settings, self.corpus, contestant.seconds, seed, folder)
-        words += ["--bf16"] if self._bf16 and not ours else []
         began, busy = time.perf_counter(), os.getloadavg()[0]
         printed = self._call(words, folder.name, cores)
         if ours:
@@ -253,6 +249,7 @@ class Contest:
             "settings": settings,
             "command": self._shown(words),
             "environment": environment(),
+            "cores": cores,
             "lanes": len(self.lanes),
             "load_before": busy,
             "wall_seconds": time.perf_counter() - began,

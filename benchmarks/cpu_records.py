@@ -1,24 +1,26 @@
 """Records on a CPU: the default recipe against what a user would pick instead, at equal time.
 
     python benchmarks/cpu_records.py sweep --corpus DIR --heldout FILE --out DIR --cores 0,1
-        [--shape 4x128] [--point 4x128:2e-3:16 ...]
+        --point 2x128:2e-3:8 --point 2x128:4e-3:8,schedule=trapezoid,loop=plain,optimizer=muon ...
     python benchmarks/cpu_records.py ten-minutes --corpus DIR --heldout FILE --out DIR --cores 0,1
-        [--ours "crammed optim.name=muon"] [--seeds 3] [--shape 4x128 ...]
+        [--ours "crammed optim.name=muon"] [--seeds 3] [--only ours ...]
     python benchmarks/cpu_records.py hour --corpus DIR --heldout FILE --out DIR --cores 0,1
         --blimp FILE --glue DIR [--ours ...] [--seeds 1]
 
-`sweep` gives the peer (peer.py) two minutes for each of twelve points LAYERSxWIDTH:RATE:ROWS, nine
-of our shape and three of 4 x 256, unless points are named; from then on, each shape uses its best
-point. `ten-minutes` measures ours, ours with a fifth of the time (a run with a schedule
-of its own), and the peer in each shape of the sweep, or in those that are named, with 15 % and 25 %
-masks. `hour` measures ours, the best peer of `ten-minutes`, and `crammed-2022` in our size with the
-best of several rates, which are tried for ten minutes each.
+`sweep` trains the peer (peer.py) at each point, LAYERSxWIDTH:RATE:ROWS and any other options of
+peer.py. Points that differ in shape, loop, optimizer or start are different peers; from then on,
+each uses its best point. `ten-minutes` measures ours, ours with a fifth and with a tenth of the
+time (runs with schedules of their own), and the peers, or only those that are named. `hour`
+measures ours, the best peer of `ten-minutes`, and `crammed-2022` in our size with the best of
+several rates, which are tried for ten minutes each.
 
 Ours is `crammed pretrain` as a user types it, with a cold compiler cache, and pays for all that
 docs/rules.md charges; the peer pays for its training loop alone. All train on the rows of one
 corpus, in turn and on the same number of cores: seed 0 of everyone, then seed 1. With --cores given
-twice, such as --cores 0,1 --cores 2,3, two train side by side. All are judged by
-heldout_masked_lm.py, and in `hour` also by `crammed evaluate` on their Hugging Face folders.
+twice, such as --cores 0,1 --cores 2,3, two train side by side. A point with pace=N makes N updates
+for each second of the time, however long they take: those that an idle machine makes. All are
+judged by heldout_masked_lm.py, and in `hour` also by `crammed evaluate` on their Hugging Face
+folders.
 
 Results are written to DIR/sweep.json, DIR/ten-minutes.json or DIR/hour.json after every step;
 repeating a command continues with what is missing. --dry-run only prints what that would cost.
@@ -42,12 +44,13 @@ from crammed.errors import InputError
 from crammed.files.writing import read_json
 from lanes import core_numbers
 
-OTHER_SHAPE = "4x256"
-MASKS = (0.15, 0.25)
-SWEPT_MASKS = 0.25
+MASKS = 0.25
+"""Of a point that names no others."""
 NOMINAL = {"heldout": 60.0, "blimp": 300.0, "glue": 900.0}
 TASKS = "cola,mrpc,rte"
-OURS, FIFTH = "ours", "ours, a fifth of the time"
+OURS = "ours"
+SHARES = {OURS: 1, "ours, a fifth of the time": 5, "ours, a tenth of the time": 10}
+"""Our contestants, and what each divides the time by."""
 
 CorpusOption = Annotated[Path, typer.Option(help="Made by crammed prepare.")]
 HeldoutOption = Annotated[Path, typer.Option(help="JSON lines (.gz) with a field text.")]
@@ -70,16 +73,12 @@ def sweep(
     heldout: HeldoutOption,
     out: OutOption,
     cores: CoresOption,
-    shape: Annotated[str, typer.Option(help="Layers and width that ours will choose.")] = "4x128",
-    point: Annotated[list[str] | None, typer.Option(help="LAYERSxWIDTH:RATE:ROWS")] = None,
-    seconds: SecondsOption = 120.0,
+    point: Annotated[list[str], typer.Option(help="LAYERSxWIDTH:RATE:ROWS[,OPTION=VALUE...]")],
+    seconds: SecondsOption = 600.0,
     dry_run: DryOption = False,
 ) -> None:
     """Look for the peer's learning rate and batch."""
-    plan = [
-        (Contestant(text, "peer", seconds, {**_point(text), "masks": SWEPT_MASKS}), 0)
-        for text in dict.fromkeys(point or _points(shape))
-    ]
+    plan = [(Contestant(text, "peer", seconds, _point(text)), 0) for text in dict.fromkeys(point)]
     with _contest("sweep", corpus, heldout, out, cores) as contest:
         contest.announce(plan)
         if not dry_run:
@@ -94,40 +93,26 @@ def ten_minutes(
     cores: CoresOption,
     ours: OursOption = "crammed",
     seeds: SeedsOption = 3,
-    shape: Annotated[
-        list[str] | None, typer.Option(help="The peer's shapes; all if left out.")
-    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Contestants; all if left out.")] = None,
     seconds: SecondsOption = 600.0,
     dry_run: DryOption = False,
 ) -> None:
-    """Ours, ours in a fifth of the time, and the peer."""
+    """Ours, ours in a fifth and a tenth of the time, and the peers."""
     words = {"words": _words(ours)}
     best = best_points(_finished(out, "sweep"))
-    if unknown := sorted(set(shape or ()) - set(best)):
-        raise InputError(f"--shape: the sweep has {', '.join(best)}, not {', '.join(unknown)}")
-    best = {each: point for each, point in best.items() if not shape or each in shape}
     contestants = [
-        Contestant(OURS, "ours", seconds, words),
-        Contestant(FIFTH, "ours", seconds / 5, words),
-        *(
-            Contestant(f"ModernBERT {shape}, {100 * masks:.0f} % masks", "peer", seconds, settings)
-            for shape, point in best.items()
-            for masks in MASKS
-            for settings in [{**point, "masks": masks}]
-        ),
+        *(Contestant(name, "ours", seconds / part, words) for name, part in SHARES.items()),
+        *(Contestant(name, "peer", seconds, point) for name, point in best.items()),
     ]
+    names = [contestant.name for contestant in contestants]
+    if unknown := sorted(set(only or ()) - set(names)):
+        raise InputError(f"--only: choose from {'; '.join(names)}, not {'; '.join(unknown)}")
+    contestants = [each for each in contestants if not only or each.name in only]
     plan = [(contestant, seed) for seed in range(seeds) for contestant in contestants]
     with _contest("ten-minutes", corpus, heldout, out, cores) as contest:
         contest.announce(plan)
-        if dry_run:
-            return
-        for run in contest.go(plan):
-            first = (run["name"], run["seed"]) == (OURS, 0)  # later ones may measure another speed
-            if first and (chosen := _shape(run["train"])) not in best:
-                raise InputError(
-                    f"ours has chosen {chosen}, and the sweep has {', '.join(best)}: run sweep "
-                    f"with --shape {chosen}, then repeat this command"
-                )
+        if not dry_run:
+            list(contest.go(plan))
 
 
 @app.command()
@@ -199,21 +184,22 @@ def _contest(
     return Contest(out, name, corpus, heldout, [core_numbers(c) for c in cores], judges, NOMINAL)
 
 
-def _points(shape: str) -> list[str]:
-    """The points to sweep: nine of our shape and three of the other."""
-    points = [f"{shape}:{rate}:{rows}" for rows in (8, 16, 32) for rate in ("1e-3", "2e-3", "4e-3")]
-    points += [f"{OTHER_SHAPE}:{rate}:16" for rate in ("5e-4", "1e-3", "2e-3")]
-    return list(dict.fromkeys(points))
-
-
 def _point(text: str) -> Json:
     """The options of peer.py for a point of the sweep."""
+    settings: Json = {"schedule": "linear", "masks": MASKS}
     try:
-        shape, rate, rows = text.split(":")
+        first, *others = text.split(",")
+        shape, rate, rows = first.split(":")
         layers, width = (int(each) for each in shape.split("x"))
-        return {"layers": layers, "width": width, "rate": float(rate), "batch": int(rows)}
+        settings |= {"layers": layers, "width": width, "rate": float(rate), "batch": int(rows)}
+        for other in others:
+            key, value = other.split("=")
+            settings[key] = type(settings.get(key, ""))(value)
     except ValueError as error:
-        raise InputError(f"--point: {text!r} is not LAYERSxWIDTH:RATE:ROWS") from error
+        raise InputError(
+            f"--point: {text!r} is not LAYERSxWIDTH:RATE:ROWS[,OPTION=VALUE...]"
+        ) from error
+    return settings
 
 
 def _words(text: str) -> list[str]:
@@ -243,16 +229,18 @@ def _finished(out: Path, name: str) -> list[Json]:
 
 
 def best_points(runs: Iterable[Json]) -> dict[str, Json]:
-    """The best layers, width, rate and batch of a sweep for each shape."""
+    """The best settings of a sweep for each peer, by its name."""
     best: dict[str, Json] = {}
     for run in sorted(runs, key=mean_loss):
-        settings = {key: value for key, value in run["settings"].items() if key != "masks"}
-        best.setdefault(_shape(settings), settings)
+        best.setdefault(_peer(run["settings"]), run["settings"])
     return best
 
 
-def _shape(settings: Json) -> str:
-    return f"{settings['layers']}x{settings['width']}"
+def _peer(settings: Json) -> str:
+    """``ModernBERT 2x128, plain loop, Muon``."""
+    name = f"ModernBERT {settings['layers']}x{settings['width']}"
+    parts = {"loop": "plain loop", "optimizer": "Muon", "start": "our embeddings"}
+    return ", ".join([name, *(text for key, text in parts.items() if key in settings)])
 
 
 def _best_peer(runs: list[Json]) -> Json:

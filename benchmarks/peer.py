@@ -1,7 +1,9 @@
 """The obvious alternative: a ModernBERT, trained by Hugging Face's Trainer for a given time.
 
-    python benchmarks/peer.py CORPUS --out DIR --seconds 600 [--layers 4] [--width 128]
-        [--rate 2e-3] [--batch 32] [--masks 0.25] [--warmup 0.06] [--seed 0] [--bf16] [--compile]
+    python benchmarks/peer.py CORPUS --out DIR --seconds 600 [--pace 20.3] [--layers 4]
+        [--width 128] [--rate 2e-3] [--batch 32] [--masks 0.25] [--schedule triangle]
+        [--warmup 0.06] [--beta2 0.98] [--loop plain] [--optimizer muon] [--start cooccurrence]
+        [--seed 0] [--bf16] [--compile]
 
 It reads the rows of a prepared corpus, writes a Hugging Face folder, and prints one JSON object.
 It needs `transformers` and `accelerate`. The settings are what a careful user would choose for rows
@@ -11,17 +13,25 @@ of 128 tokens on this machine:
   rotary base that ModernBERT uses over windows of this length;
 - rows tokenized beforehand, read and masked a batch at a time; an exact number of masks per row,
   80-10-10, never on a special token; only masked positions are decoded (`sparse_prediction`);
-- fused AdamW, gradients clipped at 1, a linear warm-up and a linear decay that follow the clock, so
-  that the rate reaches zero when the time is over, however busy the machine is.
+- fused AdamW, gradients clipped at 1, and a schedule that follows the clock, so that the rate
+  reaches zero when the time is over, however busy the machine is.
 
 The clock runs from the first batch to the last update. Imports, building the model and saving it
 are not charged, which is generous: the budget of `crammed pretrain` pays for compiling and logging.
+With `--pace`, as many updates a second as an idle machine makes, updates replace the clock, so that
+a busy machine trains no less.
+
+`--loop plain` is the same model in a loop as one writes it by hand, without the Trainer. There,
+matrices may be trained by PyTorch's Muon, and the embeddings may start where ours do.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,59 +53,119 @@ from transformers import (
 from common import run
 from crammed.data.corpus import Corpus
 from crammed.data.tokenization.tokenizer import Specials
+from crammed.errors import InputError
 from crammed.extras import import_extra
 from crammed.machine.workers import cores
+from crammed.model.cooccurrence import begin_with_neighbours
 
 HEAD = 64
 ROTARY_BASE = 10_000.0
 IGNORED = -100
 """The label of a position that is not predicted."""
+DECAY = 0.01
+MOST_COUNTED = 16_000_000
+"""Tokens that an embedding start counts at most, as in ours."""
+EMBEDDING_STD = 0.1
+
+
+class Schedule(StrEnum):
+    """How the learning rate changes, as a share of its highest."""
+
+    LINEAR = "linear"
+    TRIANGLE = "triangle"
+    TRAPEZOID = "trapezoid"
+
+    def factor(self, progress: float, warmup: float) -> float:
+        """The factor at `progress` of training, from 0 to 1."""
+        rising = (progress + 1e-3) / warmup if warmup else 1.0
+        if self is Schedule.LINEAR:
+            return min(rising, (1.0 - progress) / (1.0 - warmup))
+        if self is Schedule.TRIANGLE:
+            return 2 * min(progress + 1e-3, 1.0 - progress)
+        return min(rising, 1.0, 2 * (1.0 - progress))
+
+
+class Loop(StrEnum):
+    """What trains the model."""
+
+    TRAINER = "trainer"
+    PLAIN = "plain"
+
+
+class Optimizer(StrEnum):
+    """AdamW for all, or Muon for the matrices of the layers."""
+
+    ADAMW = "adamw"
+    MUON = "muon"
+
+
+class Start(StrEnum):
+    """The embeddings' first values: as transformers draws them, or from co-occurrence."""
+
+    RANDOM = "random"
+    COOCCURRENCE = "cooccurrence"
 
 
 def main(
     corpus: Path,
     out: Annotated[Path, typer.Option()],
     seconds: Annotated[float, typer.Option(help="Time to train.")],
+    pace: Annotated[float, typer.Option(help="Updates a second, counted as if made.")] = 0.0,
     layers: int = 4,
     width: int = 128,
     rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 2e-3,
     batch: Annotated[int, typer.Option(help="Rows per update.")] = 32,
     masks: Annotated[float, typer.Option(help="Share of tokens to predict.")] = 0.25,
-    warmup: Annotated[float, typer.Option(help="Share of the time.")] = 0.06,
+    schedule: Annotated[Schedule, typer.Option()] = Schedule.LINEAR,
+    warmup: Annotated[float, typer.Option(help="Share of the time; not of a triangle.")] = 0.06,
+    beta2: float = 0.98,
+    loop: Annotated[Loop, typer.Option()] = Loop.TRAINER,
+    optimizer: Annotated[Optimizer, typer.Option()] = Optimizer.ADAMW,
+    start: Annotated[Start, typer.Option()] = Start.RANDOM,
     seed: int = 0,
     bf16: Annotated[bool, typer.Option("--bf16")] = False,
     compile: Annotated[bool, typer.Option("--compile")] = False,
 ) -> None:
     import_extra("accelerate", "hf", "the Trainer of transformers")
+    if optimizer is Optimizer.MUON and loop is Loop.TRAINER:
+        raise InputError("--optimizer muon needs --loop plain")
     torch.set_num_threads(cores())
     opened = Corpus(corpus)
     specials = Specials.of(opened.tokenizer)
     torch.manual_seed(seed)
     model = _model(opened, specials, layers, width)
-    clock = Clock(seconds, warmup)
-    trainer = ClockTrainer(
-        model=model,
-        args=arguments(
-            out,
-            rate,
-            batch,
-            seed,
-            bf16=bf16,
-            optim="adamw_torch_fused",
-            weight_decay=0.01,
-            adam_beta2=0.98,
-            torch_compile=compile,
-        ),
-        train_dataset=Rows(opened),
-        data_collator=Masks(opened.vocab_size, specials, masks),
-        callbacks=[clock],
-    )
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
+    clock = Clock(seconds, round(pace * seconds), partial(schedule.factor, warmup=warmup))
+    if start is Start.COOCCURRENCE:
+        clock.begin()  # its time counts
+        _start_from_cooccurrence(model, opened, seed)
+    rows, collate = Rows(opened), Masks(opened.vocab_size, specials, masks)
+    if loop is Loop.PLAIN:
+        optimizers = _optimizers(model, optimizer, rate, beta2)
+        steps = _train(model, optimizers, _batches(rows, batch), collate, clock, bf16=bf16)
+    else:
+        trainer = ClockTrainer(
+            model=model,
+            args=arguments(
+                out,
+                rate,
+                batch,
+                seed,
+                bf16=bf16,
+                optim="adamw_torch_fused",
+                weight_decay=DECAY,
+                adam_beta2=beta2,
+                torch_compile=compile,
+            ),
+            train_dataset=rows,
+            data_collator=collate,
+            callbacks=[clock],
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+        steps = trainer.state.global_step
     model.config.sparse_prediction = False  # fine-tuning sees an ordinary ModernBERT
     model.save_pretrained(out)
     _tokenizer(opened, specials).save_pretrained(out)
-    steps = trainer.state.global_step
     tokens = steps * batch * opened.row_length
     result: dict[str, Any] = {
         "updates": steps,
@@ -131,33 +201,45 @@ def arguments(
 
 
 class Clock(TrainerCallback):
-    """Ends training when the time is over.
+    """Ends training when the time is over, or the updates are made.
+
+    Args:
+        updates: the number of updates that replaces the seconds, unless it is 0.
+        factor: of the learning rate, as a function of the progress from 0 to 1.
 
     Attributes:
         elapsed: seconds from the start to the end of the last update.
     """
 
-    def __init__(self, seconds: float, warmup: float) -> None:
-        self._seconds, self._warmup = seconds, warmup
+    def __init__(self, seconds: float, updates: int, factor: Callable[[float], float]) -> None:
+        self._seconds, self._updates, self._factor = seconds, updates, factor
         self._began: float | None = None
         self.elapsed = 0.0
 
-    def factor(self, _: int) -> float:
-        """The factor of the learning rate now."""
-        spent = min(1.0, self._now() / self._seconds)
-        rising = (spent + 1e-3) / self._warmup if self._warmup else 1.0
-        return min(rising, (1.0 - spent) / (1.0 - self._warmup))
+    def begin(self) -> None:
+        if self._began is None:
+            self._began = time.perf_counter()
+
+    def factor(self, step: int) -> float:
+        """The factor of the learning rate after `step` updates."""
+        spent = step / self._updates if self._updates else self._now() / self._seconds
+        return self._factor(min(1.0, spent))
+
+    def over(self, step: int) -> bool:
+        """Whether training ends after `step` updates."""
+        self.elapsed = self._now()
+        if self._updates:
+            return step >= self._updates
+        return self.elapsed * (1 + 1 / step) > self._seconds  # another takes as long
 
     def _now(self) -> float:
         return time.perf_counter() - self._began if self._began is not None else 0.0
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self._began = time.perf_counter()
+        self.begin()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.elapsed = self._now()
-        last = self.elapsed / state.global_step  # another update takes about this long
-        control.should_training_stop = self.elapsed + last > self._seconds
+        control.should_training_stop = self.over(state.global_step)
 
 
 class ClockTrainer(Trainer):
@@ -169,6 +251,69 @@ class ClockTrainer(Trainer):
         assert chosen is not None
         self.lr_scheduler = LambdaLR(chosen, clock.factor)
         return self.lr_scheduler
+
+
+def _train(
+    model: ModernBertForMaskedLM,
+    optimizers: list[torch.optim.Optimizer],
+    batches: Iterator[Tensor],
+    collate: Masks,
+    clock: Clock,
+    *,
+    bf16: bool,
+) -> int:
+    """The plain loop; returns how many updates it made."""
+    model.train()
+    schedules = [LambdaLR(each, clock.factor) for each in optimizers]
+    clock.begin()
+    step = 0
+    while not (step and clock.over(step)):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            loss = model(**collate(next(batches))).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer, schedule in zip(optimizers, schedules, strict=True):
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+        step += 1
+    return step
+
+
+def _batches(rows: Rows, size: int) -> Iterator[Tensor]:
+    """Batches [size, row_length] of shuffled rows, for ever."""
+    while True:
+        for numbers in torch.randperm(len(rows)).split(size):
+            if len(numbers) == size:
+                yield rows.__getitems__(numbers.tolist())
+
+
+def _optimizers(
+    model: ModernBertForMaskedLM, name: Optimizer, rate: float, beta2: float
+) -> list[torch.optim.Optimizer]:
+    named = dict(model.named_parameters())
+    muon = name is Optimizer.MUON
+    matrices = [named.pop(key) for key in list(named) if muon and _is_of_a_layer(key, named[key])]
+    adamw = torch.optim.AdamW(
+        named.values(), rate, betas=(0.9, beta2), weight_decay=DECAY, fused=True
+    )
+    if not matrices:
+        return [adamw]
+    # Scaled to AdamW's updates (Liu et al. 2025), so that one rate serves both.
+    scaled = torch.optim.Muon(matrices, rate, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw")
+    return [adamw, scaled]
+
+
+def _is_of_a_layer(name: str, parameter: Tensor) -> bool:
+    return ".layers." in name and parameter.ndim == 2
+
+
+@torch.no_grad()
+def _start_from_cooccurrence(model: ModernBertForMaskedLM, corpus: Corpus, seed: int) -> None:
+    count = min(corpus.rows, MOST_COUNTED // corpus.row_length)
+    rows = corpus.read(np.sort(np.random.default_rng(seed).permutation(corpus.rows)[:count]))
+    table = model.model.embeddings.tok_embeddings.weight
+    begin_with_neighbours(table, rows.astype(np.int64), EMBEDDING_STD, seed)
 
 
 class Rows(torch.utils.data.Dataset[Any]):

@@ -32,7 +32,7 @@ from crammed.data.heldout import rows_of_corpus
 from crammed.evaluation.backbones.huggingface import HuggingFaceMaskedLM
 from crammed.machine.workers import cores
 from crammed.model.heldout import heldout_losses
-from peer import Clock, ClockTrainer, Rows, arguments
+from peer import Clock, ClockTrainer, Rows, Schedule, arguments
 
 
 def main(
@@ -50,7 +50,7 @@ def main(
     torch.manual_seed(seed)
     opened, tokenizer = Corpus(corpus), AutoTokenizer.from_pretrained(model)
     encoder = AutoModelForMaskedLM.from_pretrained(model)
-    clock = Clock(seconds, warmup=0.0)
+    clock = Clock(seconds, 0, lambda progress: Schedule.LINEAR.factor(progress, 0.0))
     masks = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
 
     def collate(rows: Any) -> Any:

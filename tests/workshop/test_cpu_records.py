@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -110,31 +111,23 @@ def names(runs: list[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 def test_contestants_take_turns_with_the_best_of_the_sweep(stage: Stage) -> None:
-    points = ["2x32:2e-3:8", "2x32:1e-3:8", "4x64:1e-3:4"]
+    plain = "2x32:1e-3:8,schedule=trapezoid,masks=0.3,loop=plain,optimizer=muon,pace=9.5"
+    points = ["2x32:2e-3:8", "2x32:1e-3:8", plain, "4x64:1e-3:4"]
     swept = stage.do("sweep", point=points)  # later runs have higher losses here
-    assert [run["settings"]["masks"] for run in swept] == [0.25] * 3
+    assert [run["settings"]["masks"] for run in swept] == [0.25, 0.25, 0.3, 0.25]
     runs = stage.do("ten_minutes", seeds=2)
-    turn = ["ours", "ours, a fifth of the time"]
-    turn += [f"ModernBERT {shape}, {m} % masks" for shape in ("2x32", "4x64") for m in (15, 25)]
+    peers = ["ModernBERT 2x32", "ModernBERT 2x32, plain loop, Muon", "ModernBERT 4x64"]
+    turn = ["ours", "ours, a fifth of the time", "ours, a tenth of the time", *peers]
     assert names(runs) == [(name, seed) for seed in (0, 1) for name in turn]
-    assert [run["seconds"] for run in runs[:3]] == [600, 120, 600]
-    peer = runs[2]["settings"]
-    assert peer == {"layers": 2, "width": 32, "rate": 2e-3, "batch": 8, "masks": 0.15}
+    assert [run["seconds"] for run in runs[:4]] == [600, 120, 60, 600]
+    assert runs[3]["settings"]["rate"] == 2e-3
     assert "--budget 600s --seed 0" in runs[0]["command"]
-    assert "--rate 0.002 --batch 8 --masks 0.15" in runs[2]["command"]
+    assert "--rate 0.001 --batch 8 --loop plain --optimizer muon --pace 9.5" in runs[4]["command"]
     assert runs[0]["train"]["layers"] == 2
     assert "secret" not in runs[0]["train"]
     assert str(stage.out) not in runs[0]["command"]
-    more = stage.do("ten_minutes", seeds=3, shape=["2x32"])[len(runs) :]
-    assert names(more) == [(name, 2) for name in turn if "4x64" not in name]
-
-
-def test_a_sweep_has_our_shape_and_another(stage: Stage) -> None:
-    runs = stage.do("sweep", shape="2x128")
-    shapes = [(run["settings"]["layers"], run["settings"]["width"]) for run in runs]
-    assert [shapes.count(shape) for shape in ((2, 128), (4, 256))] == [9, 3]
-    rates = {(run["settings"]["rate"], run["settings"]["batch"]) for run in runs[:9]}
-    assert rates == {(rate, rows) for rate in (1e-3, 2e-3, 4e-3) for rows in (8, 16, 32)}
+    more = stage.do("ten_minutes", seeds=3, only=turn[:4])[len(runs) :]
+    assert names(more) == [(name, 2) for name in turn[:4]]
 
 
 def test_a_contest_continues_with_what_is_missing(
@@ -142,7 +135,7 @@ def test_a_contest_continues_with_what_is_missing(
 ) -> None:
     points = ["2x32:2e-3:8", "2x32:1e-3:8"]
     assert stage.do("sweep", point=points, dry_run=True) == []
-    assert "2 of 2 runs to go, about 8 min on cores 0 (0.1 core-hours)" in capsys.readouterr().out
+    assert "2 of 2 runs to go, about 24 min on cores 0 (0.4 core-hours)" in capsys.readouterr().out
     stage.do("sweep", point=points[:1])
     stage.fails = True
     with pytest.raises(CrammedError, match="2x32-1e-3-8-0 ended"):
@@ -165,7 +158,7 @@ def test_the_hour_tunes_the_paper_in_our_size(stage: Stage, tmp_path: Path) -> N
     (tmp_path / "glue").mkdir()
     data = {"blimp": stage.options["heldout"], "glue": tmp_path / "glue"}
     runs = stage.do("hour", **data, rates="1e-3,4e-3", tasks="rte", seeds=2)
-    peer = "ModernBERT 2x32, 15 % masks"
+    peer = "ModernBERT 2x32"
     last = [(name, 1) for name in ("ours", peer, "crammed-2022, re-tuned")]
     first = ["ours", peer, "crammed-2022 at 0.001", "crammed-2022 at 0.004", last[-1][0]]
     assert names(runs) == [*((name, 0) for name in first), *last]
@@ -236,10 +229,9 @@ def test_wrong_words_are_one_line(stage: Stage) -> None:
     with pytest.raises(InputError, match="LAYERSxWIDTH:RATE:ROWS"):
         stage.do("sweep", point=["2x32"])
     stage.do("sweep", point=["4x64:1e-3:4"])
-    with pytest.raises(InputError, match="the sweep has 4x64, not 2x32"):
-        stage.do("ten_minutes", shape=["2x32"])
-    with pytest.raises(InputError, match="ours has chosen 2x32, and the sweep has 4x64"):
-        stage.do("ten_minutes")
+    with pytest.raises(InputError, match=r"--only: choose from ours; .*, not 2x32"):
+        stage.do("ten_minutes", only=["2x32"])
+    stage.do("ten_minutes", only=["ours"], seeds=1)
     with pytest.raises(InputError, match="'ours', seed 0, was made with other settings"):
         stage.do("ten_minutes", ours="crammed optim.name=muon")
     stage.options["heldout"] = stage.options["corpus"] / "heldout.jsonl.gz"
@@ -266,7 +258,7 @@ def test_ours_is_trained_and_judged_in_processes_of_its_own(
     values = read_json(out / "ten-minutes.json")
     assert values is not None, done.stderr
     ours = values["runs"][0]
-    assert values["cores"] == 1
+    assert ours["cores"] == 1
     assert ours["train"]["heldout"].keys() <= ours["heldout"].keys()
     assert ours["train"]["charged_seconds"] > 0
     assert ours["train"]["accounts"]["step"] > 0
@@ -277,7 +269,7 @@ def test_ours_is_trained_and_judged_in_processes_of_its_own(
         assert "needs accelerate: pip install 'crammed[hf]'" in done.stderr
     else:
         assert done.returncode == 0, done.stderr
-        assert values["runs"][2]["train"]["train_seconds"] > 0
+        assert values["runs"][3]["train"]["train_seconds"] > 0
 
 
 def test_the_judge_agrees_with_crammed_evaluate(tmp_path: Path, heldout: Path) -> None:
@@ -310,10 +302,59 @@ def test_the_peer_masks_exactly_and_follows_the_clock(
     assert 0.75 < masked < 0.85
     now = 0.0
     monkeypatch.setattr(peer.time, "perf_counter", lambda: now)
-    clock = peer.Clock(seconds=100.0, warmup=0.1)
-    clock.on_train_begin()
-    for now, factor in ((0.0, 0.01), (5.0, 0.51), (10.0, 1.0), (55.0, 0.5), (100.0, 0.0)):
-        assert clock.factor(0) == pytest.approx(factor), now
+    shapes = {
+        "linear": ((0.0, 0.01), (5.0, 0.51), (10.0, 1.0), (55.0, 0.5), (100.0, 0.0)),
+        "triangle": ((0.0, 0.002), (25.0, 0.502), (50.0, 1.0), (75.0, 0.5), (100.0, 0.0)),
+        "trapezoid": ((0.0, 0.01), (5.0, 0.51), (50.0, 1.0), (75.0, 0.5), (100.0, 0.0)),
+    }
+    for name, factors in shapes.items():
+        schedule = partial(peer.Schedule(name).factor, warmup=0.1)
+        now = 0.0
+        clock, paced = peer.Clock(100.0, 0, schedule), peer.Clock(1.0, 200, schedule)
+        clock.on_train_begin()
+        for now, factor in factors:
+            assert clock.factor(0) == pytest.approx(factor), (name, now)
+            assert paced.factor(int(2 * now)) == pytest.approx(factor), (name, now)
+        assert [clock.over(step) for step in (1, 99)] == [True, True]
+        assert [paced.over(step) for step in (199, 200)] == [False, True]
+
+
+def test_a_plain_loop_trains_with_either_optimizer_and_start(
+    tmp_path: Path,
+    corpus: Corpus,
+    heldout: Path,
+    module: Callable[[str], ModuleType],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("accelerate")
+    peer, judge = module("peer"), module("heldout_masked_lm")
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+
+    def loss(updates: int, optimizer: str = "adamw", start: str = "random") -> float:
+        peer.main(
+            corpus.path,
+            out=tmp_path / "peer",
+            seconds=1.0,
+            pace=float(updates),
+            layers=2,
+            width=64,
+            rate=3e-3,
+            schedule=peer.Schedule.TRAPEZOID,
+            loop=peer.Loop.PLAIN,
+            optimizer=peer.Optimizer(optimizer),
+            start=peer.Start(start),
+        )
+        printed = json.loads(capsys.readouterr().out)
+        assert printed["updates"] == updates
+        judge.main(str(tmp_path / "peer"), data=heldout, rows=100, length=32)
+        return float(json.loads(capsys.readouterr().out)["loss@0.15"])
+
+    untrained = loss(1)
+    assert loss(1, start="cooccurrence") != untrained
+    trained = {loss(60), loss(60, optimizer="muon"), loss(60, start="cooccurrence")}
+    assert len(trained) == 3
+    assert max(trained) < untrained - 0.5
 
 
 def test_an_encoder_is_trained_further_as_run_mlm_does(tmp_path: Path, heldout: Path) -> None:
