@@ -143,38 +143,49 @@ def main(
         optimizers = _optimizers(model, optimizer, rate, beta2)
         steps = _train(model, optimizers, _batches(rows, batch), collate, clock, bf16=bf16)
     else:
-        trainer = ClockTrainer(
-            model=model,
-            args=arguments(
-                out,
-                rate,
-                batch,
-                seed,
-                bf16=bf16,
-                optim="adamw_torch_fused",
-                weight_decay=DECAY,
-                adam_beta2=beta2,
-                torch_compile=compile,
-            ),
-            train_dataset=rows,
-            data_collator=collate,
-            callbacks=[clock],
+        options = arguments(
+            out,
+            rate,
+            batch,
+            seed,
+            bf16=bf16,
+            optim="adamw_torch_fused",
+            weight_decay=DECAY,
+            adam_beta2=beta2,
+            torch_compile=compile,
         )
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
-        steps = trainer.state.global_step
+        steps = _train_with_trainer(model, options, rows, collate, clock)
     model.config.sparse_prediction = False  # fine-tuning sees an ordinary ModernBERT
     model.save_pretrained(out)
     _tokenizer(opened, specials).save_pretrained(out)
-    tokens = steps * batch * opened.row_length
     result: dict[str, Any] = {
         "updates": steps,
-        "tokens": tokens,
-        "epochs": tokens / opened.row_length / opened.rows,
+        "tokens": steps * batch * opened.row_length,
+        "epochs": steps * batch / opened.rows,
         "train_seconds": round(clock.elapsed, 2),
         "parameters": sum(each.numel() for each in model.parameters()),
     }
     print(json.dumps(result))
+
+
+def _train_with_trainer(
+    model: ModernBertForMaskedLM,
+    options: TrainingArguments,
+    rows: Rows,
+    collate: Masks,
+    clock: Clock,
+) -> int:
+    """Hugging Face's Trainer; returns how many updates it made."""
+    trainer = ClockTrainer(
+        model=model,
+        args=options,
+        train_dataset=rows,
+        data_collator=collate,
+        callbacks=[clock],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    return int(trainer.state.global_step)
 
 
 def arguments(
