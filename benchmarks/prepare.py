@@ -1,11 +1,11 @@
 """How fast text becomes a corpus, and how much memory that takes.
 
-    python benchmarks/prepare.py DATA --small FILE [--out RESULT.json]
+    python benchmarks/prepare.py DATA --small FILE [--identity] [--out RESULT.json]
 
 The pipeline is fixed: read, normalize Unicode, remove exact duplicates, train WordPiece with 32,768
 pieces, tokenize, pack, store one order, hash; a second run is given the tokenizer of the first.
 Near-duplicates and quality rules are timed separately. For comparison the `tokenizers` library
-encodes part of the same text.
+encodes part of the same text; with --identity it encodes all of it, and every id is compared.
 
 Rates are MB of UTF-8 text (before cleaning) per second. Each run is a process of its own. Memory is
 the largest sum of the processes' proportional set sizes, sampled five times a second; this works
@@ -20,19 +20,23 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from tokenizers import Tokenizer
 
-from crammed.config import RunConfig
+from crammed.config import ComputeConfig, RunConfig
 from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.read.reading_job import cut_by_characters
 from crammed.data.preparing.read.source import open_sources
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.data.tokenization.encoding import CorpusTokenizer
+from crammed.machine.engine import open_engine
 from crammed.terminal.progress import Progress
+from encoders import differing
 from resources import alone, disk, memory, written
 
 PLAIN_CHARACTERS = 20_000_000
@@ -129,9 +133,29 @@ def _seconds(work: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
+def _identity(tokenizer: Tokenizer, data: Path) -> dict[str, Any]:
+    """Compare the token ids of every document with the library's."""
+
+    def jobs() -> Iterator[tuple[str, list[str]]]:
+        for source in open_sources(config_of(data).data):
+            for part in source.parts:
+                documents = part.documents()
+                while texts := list(islice(documents, 200)):
+                    yield tokenizer.to_str(), texts
+
+    with open_engine(ComputeConfig()) as engine:
+        counts = np.array(list(engine.map(differing, jobs()))).sum(axis=0)
+    result = {"what": "identity", "documents": int(counts[0]), "differing": int(counts[1])}
+    print(json.dumps(result))
+    return result
+
+
 def main(
     data: Path,
     small: Annotated[Path, typer.Option(help="A small file of DATA, to compare memory.")],
+    identity: Annotated[
+        bool, typer.Option(help="Compare all token ids with the library's.")
+    ] = False,
     out: Path | None = None,
 ) -> None:
     """Run the benchmark and print JSON."""
@@ -148,6 +172,8 @@ def main(
             for number, (what, more) in enumerate(GIVEN.items())
         ]
         runs.append(_plain(tokenizer, data))
+        if identity:
+            runs.append(_identity(tokenizer, data))
     from common import finish
     from crammed.runs.environment import environment
 

@@ -48,11 +48,14 @@ def prepare_table(names: list[str]) -> str:
     plain = runs["the tokenizers library, and words first on one core"]
     library = f"{plain['library_megabytes_per_second']:.1f} MB/s"
     ours = f"{plain['words_first_megabytes_per_second']:.1f} MB/s"
-    words = (
+    words = [
         f"Measured on {made['cores']} cores (commit {made['commit']}). On a part of this text, the "
         f"`tokenizers` library encodes {library} with all cores; tokenizing each distinct word "
-        f"once encodes {ours} with one core."
-    )
+        f"once encodes {ours} with one core.",
+    ]
+    if identity := runs.get("identity"):
+        count, differing = identity["documents"], identity["differing"]
+        words.append(f"The two give different ids for {differing:,} of {count:,} documents.")
     given = runs["all, tokenizer given"]
     hours = TERABYTE / 1e6 / given["megabytes_per_second"] / 3600
     tokens = TERABYTE / 1e6 / given["megabytes"] * given["tokens"]
@@ -63,7 +66,7 @@ def prepare_table(names: list[str]) -> str:
         f"{hours * made['cores'] / 32:.1f} hours, if the disk and the steps that the main process "
         "does by itself keep up; that has not been tried."
     )
-    return table("| run | text | time | rate | peak memory |", lines, wrapped(words), larger)
+    return table("| run | text | time | rate | peak memory |", lines, wrapped(*words), larger)
 
 
 def memory_table(names: list[str]) -> str:

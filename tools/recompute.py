@@ -1,6 +1,6 @@
 """Recompute what is published about studies from their raw numbers, without our own code.
 
-    python tools/recompute.py
+    python tools/recompute.py [--root FOLDER]
 
 Every table of a study in README.md, docs/ and records/ is read cell by cell: means, deviations,
 differences, intervals, corrected p-values, scores and tokens; the sentences on which arms are
@@ -12,6 +12,7 @@ number agrees if it rounds to what is published. Ends with 1 if any does not.
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import sys
@@ -21,7 +22,7 @@ from typing import Any
 import recomputed as again
 
 ROOT = Path(__file__).resolve().parents[1]
-KINDS = "study|experiment|documents|judged"
+KINDS = "study|experiment|documents|judged|verdicts"
 BLOCK = re.compile(
     rf"<!-- ({KINDS}): (\S+)(?: (?!-->)(\S+))?(?: (?!-->)\S+)* -->\n(.*?)<!-- end of", re.DOTALL
 )
@@ -78,7 +79,10 @@ def check_all(root: Path = ROOT) -> Check:
         for kind, name, measure, text in BLOCK.findall(page.read_text("utf-8")):
             study = json.loads((root / "records" / name / "study.json").read_text("utf-8"))
             where = f"{page.relative_to(root)}, {name}"
-            check_block(check, kind, where, study, text, measure)
+            if kind == "verdicts":
+                check_beside_paper(check, where, study, text)
+            else:
+                check_block(check, kind, where, study, text, measure)
     check_experiments(check, root)
     return check
 
@@ -227,6 +231,26 @@ def check_verdicts(check: Check, where: str, part: dict[str, Any], main: str, te
         check.same(f"{where}: {verdict}", ", ".join(sorted(names)), ", ".join(own))
 
 
+_BESIDE_NO_GAIN: dict[str | None, str] = {
+    "better": "disagrees",
+    "worse": "agrees",
+    "plateau": "cannot tell: still on the plateau",
+}
+
+
+def check_beside_paper(check: Check, where: str, study: dict[str, Any], text: str) -> None:
+    """Differences, and whether they agree with a paper that found no gain."""
+    main = again.main_measure(study)
+    wanted, tested = again.verdicts(study, main), again.tested(study, main)
+    for arm, _, shown, verdict in (cells(line) for line in text.split("\n")[2:] if line):
+        check_difference(check, f"{where}, {arm}", study, main, arm, shown)
+        if found := _BESIDE_NO_GAIN.get(wanted[arm]):
+            check.same(f"{where}, {arm}", verdict, found)
+        else:
+            (number,) = NUMBER.findall(verdict)
+            check.same(f"{where}, {arm}", number, -tested[arm]["interval"][0])
+
+
 def check_laws(check: Check, name: str, study: dict[str, Any], text: str) -> None:
     """Exponents of power laws, and the test of types."""
     found = again.laws(study)
@@ -279,6 +303,8 @@ def report(check: Check) -> list[str]:
 
 
 if __name__ == "__main__":
-    done = check_all()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--root", type=Path, default=ROOT)
+    done = check_all(parser.parse_args().root)
     print("\n".join(report(done)))
     sys.exit(1 if done.faults else 0)

@@ -13,8 +13,9 @@ of tables:
 - ``study: DATE-NAME`` a study; ``experiment: DATE-study-NAME`` a built-in one, which also gets its
   figures, on the page of that record; ``experiments: NAME ...`` a line for the latest record of
   each of these; ``documents: DATE-NAME`` a study whose runs were scored on documents by themselves;
-  ``judged: DATE-NAME SCORE ...`` a study by its scores, of which the first is tested; ``power:
-  DATE-NAME`` simulated studies (`study_tables`);
+  ``judged: DATE-NAME SCORE ...`` a study by its scores, of which the first is tested; ``verdicts:
+  DATE-NAME`` a study beside what a paper found; ``power: DATE-NAME`` simulated studies
+  (`study_tables`);
 - ``sizes: BUDGET ...`` what the default recipe becomes at some budgets;
 - ``contest: DATE-NAME``, ``answer``, ``sweep``, ``hour`` and ``serving`` records on a CPU
   (`cpu_tables`);
@@ -280,6 +281,7 @@ MAKERS = {
     "gaps": language_tables.gaps_table,
     "scores": score_tables.scores_table,
     "judged": study_tables.judged_table,
+    "verdicts": study_tables.verdicts_table,
     "adapted": adapting_tables.adapted_table,
     "decisions": adapting_tables.decisions_table,
     "minutes": text_tables.minutes_table,

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import layout
 from crammed.budget import Budget
 from crammed.quantity import counted, quantity
@@ -222,6 +224,35 @@ def judged_table(words: list[str]) -> str:
         seeds = str(len(values.arms[row["arm"]].values_of(main)))
         lines.append(row_of(row["arm"], seeds, scores[0], *tested, *scores[1:]))
     return table(row_of(*titles), lines, _below(values, main, of_losses=False))
+
+
+def verdicts_table(names: list[str]) -> str:
+    """What the paper found of the arms that it tried, what a study says, and whether they agree."""
+    values, found = _study_of(names), layout.RECORDS / names[0] / "paper.yaml"
+    paper: dict[str, str] = yaml.safe_load(found.read_text("utf-8"))
+    main = values.main_measure()
+    head = row_of("arm", "the paper", "ours, in nats, 95 % interval", "verdict")
+    lines = []
+    for row in compare_arms(values, (main,)):
+        if row["arm"] in paper and main in row:
+            one = row[main]
+            cells = row["arm"], paper[row["arm"]], difference_cell(one)
+            lines.append(row_of(*cells, _beside_no_gain(one)))
+    return table(head, lines)
+
+
+def _beside_no_gain(one: dict[str, Any]) -> str:
+    """Whether a difference agrees with a paper that found no gain."""
+    said = {
+        "better": "disagrees",
+        "worse": "agrees",
+        "plateau": "cannot tell: still on the plateau",
+    }
+    if one["verdict"] in said:
+        return said[one["verdict"]]
+    if one["interval"] is None:
+        return f"cannot tell: a verdict takes {FEWEST} seeds"
+    return f"cannot tell: {-one['interval'][0]:.2f} nats better is not ruled out"
 
 
 def power_table(names: list[str]) -> str:

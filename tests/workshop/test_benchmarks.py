@@ -53,11 +53,12 @@ def test_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) ->
         load_config("crammed", words)
     fewer = f"prepare.GIVEN = dict(list(prepare.GIVEN.items())[:{count}])"
     code = f"import common, prepare; {fewer}; common.run(prepare.main)"
-    typed = (folder, "--small", folder / "0.jsonl", "--out", out)
+    typed = (folder, "--small", folder / "0.jsonl", "--identity", "--out", out)
     done = python("-c", code, *typed, env={"PYTHONPATH": str(BENCHMARKS)})
     assert done.returncode == 0, done.stderr
     runs = {run["what"]: run for run in json.loads(out.read_text())["runs"]}
     assert [each in runs for each in kinds] == [n < count for n in range(4)]
+    assert runs["identity"] == {"what": "identity", "documents": 300, "differing": 0}
     trained, given = runs["all, tokenizer trained"], runs["all, tokenizer given"]
     assert (trained["tokens"], trained["rows"]) == (given["tokens"], given["rows"])
     assert trained["megabytes"] > 1.9 * runs["small, tokenizer trained"]["megabytes"]
@@ -77,23 +78,29 @@ def test_copies(tmp_path: Path) -> None:
             assert counts["kept"] == (0 if kind != "every 8th word changed" else counts["planted"])
 
 
-def test_finetune(tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [pytest.param(0, marks=pytest.mark.long), 3])
+def test_finetune(tmp_path: Path, steps: int) -> None:
     pytest.importorskip("transformers")
     data, out = tmp_path / "glue", tmp_path / "result.json"
     for task in ("cola", "mrpc"):
         write_task(data, task, rows=80)
     model = save_model(tmp_path / "bert", "bert")
-    options = ["--tasks", "cola,mrpc", "--limit", "64", "--out", str(out)]
+    options = ["--tasks", "cola,mrpc", "--seeds", "2", "--limit", "64", "--out", str(out)]
+    options += ["--plain-steps", str(steps)] if steps else []
     _run("finetune.py", model, "--data", data, *options)
     result = json.loads(out.read_text())
     assert result["rows"] == {"cola": 64, "mrpc": 64}
-    for plain, task, metric in zip(
-        result["plain_runs"], ("cola", "mrpc"), ("matthews", "f1"), strict=True
-    ):
-        assert len(result["ours"]["scores"][task]["seeds"]) == 1
-        assert (plain["task"], plain["updates"]) == (task, 5 * (64 // 16))
-        assert metric in plain["scores"]
+    assert len(result["plain_runs"]) == (2 if steps else 4)
+    updates = 5 * (64 // 16)
+    assert {run["updates"] for run in result["plain_runs"]} == {steps or updates}
+    for task, metric in (("cola", "matthews"), ("mrpc", "f1")):
+        assert len(result["ours"]["scores"][task]["seeds"]) == 2
+        plain = [run for run in result["plain_runs"] if run["task"] == task]
+        assert steps or all(metric in run["scores"] for run in plain)
     assert result["times_faster"] == result["plain_seconds"] / result["ours"]["seconds"]
+    if steps:
+        each = sum(run["updates_seconds"] / steps for run in result["plain_runs"])
+        assert result["plain_seconds"] == pytest.approx(2 * updates * each)
 
 
 def test_intervals_hold_the_true_difference_as_often_as_is_said(tmp_path: Path) -> None:

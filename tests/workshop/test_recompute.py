@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -66,6 +67,27 @@ def test_a_planted_wrong_verdict_is_found(copy: Path, change: Callable[[str], st
     page.write_text(change(page.read_text("utf-8")), "utf-8")
     (fault,) = recompute.check_all(copy).faults
     assert "verdict" in fault
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "arm"),
+    [
+        ("| agrees |", "| cannot tell: 0.01 nats better is not ruled out |", "latest-average"),
+        ("+0.164 (+0.047", "+0.164 (+0.048", "dropout"),
+        ("cannot tell: 0.17 nats", "cannot tell: 0.18 nats", "batches-by-cosine"),
+        ("cannot tell: still on the plateau", "agrees", "gated-attention"),
+    ],
+)
+def test_a_planted_wrong_answer_beside_the_paper_is_found(old: str, new: str, arm: str) -> None:
+    folder = ROOT / "records" / "2026-11-26-options"
+    study = json.loads((folder / "study.json").read_text("utf-8"))
+    page = (folder / "README.md").read_text("utf-8")
+    table = page.partition("<!-- verdicts: 2026-11-26-options -->\n")[2].partition("<!--")[0]
+    for text, faults in ((table, 0), (table.replace(old, new, 1), 1)):
+        check = recompute.Check()
+        recompute.check_beside_paper(check, "", study, text)
+        assert len(check.faults) == faults
+        assert all(arm in fault for fault in check.faults)
 
 
 def test_it_shares_no_code_with_ours() -> None:

@@ -1,7 +1,4 @@
-"""Moderated variances and the power of studies, against known answers.
-
-What is published is also compared with plain loops (`tests/workshop/test_recompute.py`).
-"""
+"""Moderated variances and the power of studies, against slow twins and known answers."""
 
 from __future__ import annotations
 
@@ -10,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import polygamma
+from scipy.special import digamma, polygamma
 from scipy.stats import nct, t
 
-from crammed.study.findings.moderation import differences, holm, inverse_trigamma, squeezed
+from crammed.study.findings.moderation import CAUTION, differences, holm, inverse_trigamma, squeezed
 from crammed.study.findings.power import power
 from crammed.study.findings.statistics import compare_arms
 from crammed.study.result import RATES, StudyResult
@@ -32,6 +29,28 @@ def study_of(values: np.ndarray[Any, Any]) -> StudyResult:
 def test_the_inverse_of_trigamma() -> None:
     values = np.geomspace(1e-4, 1e3, 30)
     assert polygamma(1, inverse_trigamma(values)) == pytest.approx(values, rel=1e-9)
+
+
+def test_variances_are_moderated_as_in_plain_loops() -> None:
+    variances, freedom = [0.5, 2.0, 0.03, 1.2], [2, 2, 1, 4]
+    logs, noise, fourth = [], [], []
+    for variance, d in zip(variances, freedom, strict=True):
+        logs.append(math.log(variance) - digamma(d / 2) + math.log(d / 2))
+        noise.append(polygamma(1, d / 2))
+        fourth.append(polygamma(3, d / 2) + 2 * polygamma(1, d / 2) ** 2)
+    mean = sum(logs) / 4
+    spread = max(0.0, sum((each - mean) ** 2 for each in logs) / 3 - sum(noise) / 4)
+    wanted = spread + CAUTION * math.sqrt(sum(fourth) / 4 / 4)
+    low, high = 1e-3, 1e6  # the degrees of freedom of the prior, by bisection
+    for _ in range(200):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if polygamma(1, middle / 2) > wanted else (low, middle)
+    scale = math.exp(mean + digamma(low / 2) - math.log(low / 2))
+    joint, total = squeezed(np.array(variances), np.array(freedom, float))
+    for number in range(4):
+        d = freedom[number]
+        assert joint[number] == pytest.approx((low * scale + d * variances[number]) / (low + d))
+        assert total[number] == pytest.approx(min(low + d, 9))
 
 
 def test_the_prior_of_many_arms_is_found_again() -> None:
@@ -61,6 +80,23 @@ def test_many_studies_at_once_are_each_of_them() -> None:
         for arm in range(1, 5):
             assert rows[str(arm)]["difference"] == pytest.approx(many[0][number, arm])
             assert rows[str(arm)]["p"] == pytest.approx(p[number, arm - 1])
+
+
+def test_power_is_what_drawing_studies_one_by_one_finds() -> None:
+    random = np.random.default_rng(2)
+    values = random.normal(size=(4, 3)) * np.array([[0.01], [0.02], [0.01], [0.03]])
+    study, stated = study_of(values), 0.06
+    variances, _ = squeezed(values.var(1, ddof=1), np.full(4, 2.0))
+    found = []
+    for number in range(300):
+        drawn = random.normal(size=(4, 3)) * np.sqrt(variances)[:, None]
+        differs = 1 + number % 3
+        drawn[differs] += stated
+        rows = {row["arm"]: row[RATES[0]] for row in compare_arms(study_of(drawn))}
+        found.append(rows[str(differs)]["p"] < 0.05)
+    share = power(study, stated=[stated])[stated]
+    assert 0.2 < share < 0.95
+    assert np.mean(found) == pytest.approx(share, abs=3 * math.sqrt(share * (1 - share) / 300))
 
 
 def test_power_with_many_seeds_is_that_of_a_t_test() -> None:
