@@ -28,10 +28,10 @@ matrices may be trained by PyTorch's Muon, and the embeddings may start where ou
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,51 +57,42 @@ from crammed.errors import InputError
 from crammed.extras import import_extra
 from crammed.machine.workers import cores
 from crammed.model.cooccurrence import begin_with_neighbours
+from crammed.rules.recipe import load_config
+from crammed.schedule import Curve, Dive, LinearToZero, OneCycle
+from crammed.training.start import MOST_TOKENS
 
 HEAD = 64
 ROTARY_BASE = 10_000.0
 IGNORED = -100
 """The label of a position that is not predicted."""
 DECAY = 0.01
-MOST_COUNTED = 16_000_000
-"""Tokens that an embedding start counts at most, as in ours."""
-EMBEDDING_STD = 0.1
 
 
 class Schedule(StrEnum):
-    """How the learning rate changes, as a share of its highest."""
+    """How the learning rate changes; a trapezoid falls over the second half."""
 
     LINEAR = "linear"
     TRIANGLE = "triangle"
     TRAPEZOID = "trapezoid"
 
-    def factor(self, progress: float, warmup: float) -> float:
-        """The factor at `progress` of training, from 0 to 1."""
-        rising = (progress + 1e-3) / warmup if warmup else 1.0
-        if self is Schedule.LINEAR:
-            return min(rising, (1.0 - progress) / (1.0 - warmup))
+    def curve(self, warmup: float) -> Curve:
+        """Its share of the highest rate, as a function of the progress from 0 to 1."""
         if self is Schedule.TRIANGLE:
-            return 2 * min(progress + 1e-3, 1.0 - progress)
-        return min(rising, 1.0, 2 * (1.0 - progress))
+            return OneCycle()
+        return (Dive if self is Schedule.TRAPEZOID else LinearToZero)(warmup=warmup)
 
 
 class Loop(StrEnum):
-    """What trains the model."""
-
     TRAINER = "trainer"
     PLAIN = "plain"
 
 
 class Optimizer(StrEnum):
-    """AdamW for all, or Muon for the matrices of the layers."""
-
     ADAMW = "adamw"
     MUON = "muon"
 
 
 class Start(StrEnum):
-    """The embeddings' first values: as transformers draws them, or from co-occurrence."""
-
     RANDOM = "random"
     COOCCURRENCE = "cooccurrence"
 
@@ -110,7 +101,9 @@ def main(
     corpus: Path,
     out: Annotated[Path, typer.Option()],
     seconds: Annotated[float, typer.Option(help="Time to train.")],
-    pace: Annotated[float, typer.Option(help="Updates a second, counted as if made.")] = 0.0,
+    pace: Annotated[
+        float, typer.Option(help="Updates a second that end training, not the time.")
+    ] = 0.0,
     layers: int = 4,
     width: int = 128,
     rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 2e-3,
@@ -120,8 +113,8 @@ def main(
     warmup: Annotated[float, typer.Option(help="Share of the time; not of a triangle.")] = 0.06,
     beta2: float = 0.98,
     loop: Annotated[Loop, typer.Option()] = Loop.TRAINER,
-    optimizer: Annotated[Optimizer, typer.Option()] = Optimizer.ADAMW,
-    start: Annotated[Start, typer.Option()] = Start.RANDOM,
+    optimizer: Annotated[Optimizer, typer.Option()] = Optimizer.ADAMW,  # of layers' matrices
+    start: Annotated[Start, typer.Option()] = Start.RANDOM,  # of the embeddings
     seed: int = 0,
     bf16: Annotated[bool, typer.Option("--bf16")] = False,
     compile: Annotated[bool, typer.Option("--compile")] = False,
@@ -134,7 +127,7 @@ def main(
     specials = Specials.of(opened.tokenizer)
     torch.manual_seed(seed)
     model = _model(opened, specials, layers, width)
-    clock = Clock(seconds, round(pace * seconds), partial(schedule.factor, warmup=warmup))
+    clock = Clock(seconds, math.ceil(pace * seconds), schedule.curve(warmup))
     if start is Start.COOCCURRENCE:
         clock.begin()  # its time counts
         _start_from_cooccurrence(model, opened, seed)
@@ -155,15 +148,13 @@ def main(
             torch_compile=compile,
         )
         steps = _train_with_trainer(model, options, rows, collate, clock)
-    model.config.sparse_prediction = False  # fine-tuning sees an ordinary ModernBERT
-    model.save_pretrained(out)
-    _tokenizer(opened, specials).save_pretrained(out)
-    result: dict[str, Any] = {
+    _save(model, _tokenizer(opened, specials), out)
+    result = {
         "updates": steps,
         "tokens": steps * batch * opened.row_length,
         "epochs": steps * batch / opened.rows,
         "train_seconds": round(clock.elapsed, 2),
-        "parameters": sum(each.numel() for each in model.parameters()),
+        "parameters": model.num_parameters(),
     }
     print(json.dumps(result))
 
@@ -234,7 +225,7 @@ class Clock(TrainerCallback):
     def factor(self, step: int) -> float:
         """The factor of the learning rate after `step` updates."""
         spent = step / self._updates if self._updates else self._now() / self._seconds
-        return self._factor(min(1.0, spent))
+        return self._factor(spent)
 
     def over(self, step: int) -> bool:
         """Whether training ends after `step` updates."""
@@ -321,10 +312,10 @@ def _is_of_a_layer(name: str, parameter: Tensor) -> bool:
 
 @torch.no_grad()
 def _start_from_cooccurrence(model: ModernBertForMaskedLM, corpus: Corpus, seed: int) -> None:
-    count = min(corpus.rows, MOST_COUNTED // corpus.row_length)
+    count = min(corpus.rows, MOST_TOKENS // corpus.row_length)
     rows = corpus.read(np.sort(np.random.default_rng(seed).permutation(corpus.rows)[:count]))
-    table = model.model.embeddings.tok_embeddings.weight
-    begin_with_neighbours(table, rows.astype(np.int64), EMBEDDING_STD, seed)
+    std = load_config("crammed").model.first_embedding_std
+    begin_with_neighbours(model.model.embeddings.tok_embeddings.weight, rows, std, seed)
 
 
 class Rows(torch.utils.data.Dataset[Any]):
@@ -381,6 +372,12 @@ def _model(corpus: Corpus, specials: Specials, layers: int, width: int) -> Moder
         eos_token_id=specials.sep,
     )
     return ModernBertForMaskedLM(config)
+
+
+def _save(model: ModernBertForMaskedLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+    model.config.sparse_prediction = False  # fine-tuning sees an ordinary ModernBERT
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
 
 
 def _tokenizer(corpus: Corpus, specials: Specials) -> PreTrainedTokenizerFast:

@@ -32,7 +32,8 @@ from crammed.data.heldout import rows_of_corpus
 from crammed.evaluation.backbones.huggingface import HuggingFaceMaskedLM
 from crammed.machine.workers import cores
 from crammed.model.heldout import heldout_losses
-from peer import Clock, ClockTrainer, Rows, Schedule, arguments
+from crammed.schedule import LinearToZero
+from peer import Clock, ClockTrainer, Rows, arguments
 
 
 def main(
@@ -50,7 +51,7 @@ def main(
     torch.manual_seed(seed)
     opened, tokenizer = Corpus(corpus), AutoTokenizer.from_pretrained(model)
     encoder = AutoModelForMaskedLM.from_pretrained(model)
-    clock = Clock(seconds, 0, lambda progress: Schedule.LINEAR.factor(progress, 0.0))
+    clock = Clock(seconds, 0, LinearToZero())
     masks = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
 
     def collate(rows: Any) -> Any:

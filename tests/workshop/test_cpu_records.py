@@ -9,7 +9,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -111,7 +110,9 @@ def names(runs: list[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 def test_contestants_take_turns_with_the_best_of_the_sweep(stage: Stage) -> None:
-    plain = "2x32:1e-3:8,schedule=trapezoid,masks=0.3,loop=plain,optimizer=muon,pace=9.5"
+    plain = (
+        "2x32:1e-3:8,start=random,schedule=trapezoid,masks=0.3,loop=plain,optimizer=muon,pace=9.5"
+    )
     points = ["2x32:2e-3:8", "2x32:1e-3:8", plain, "4x64:1e-3:4"]
     swept = stage.do("sweep", point=points)  # later runs have higher losses here
     assert [run["settings"]["masks"] for run in swept] == [0.25, 0.25, 0.3, 0.25]
@@ -122,7 +123,10 @@ def test_contestants_take_turns_with_the_best_of_the_sweep(stage: Stage) -> None
     assert [run["seconds"] for run in runs[:4]] == [600, 120, 60, 600]
     assert runs[3]["settings"]["rate"] == 2e-3
     assert "--budget 600s --seed 0" in runs[0]["command"]
-    assert "--rate 0.001 --batch 8 --loop plain --optimizer muon --pace 9.5" in runs[4]["command"]
+    assert (
+        "--rate 0.001 --batch 8 --start random --loop plain --optimizer muon --pace 9.5"
+        in runs[4]["command"]
+    )
     assert runs[0]["train"]["layers"] == 2
     assert "secret" not in runs[0]["train"]
     assert str(stage.out) not in runs[0]["command"]
@@ -231,7 +235,8 @@ def test_wrong_words_are_one_line(stage: Stage) -> None:
     stage.do("sweep", point=["4x64:1e-3:4"])
     with pytest.raises(InputError, match=r"--only: choose from ours; .*, not 2x32"):
         stage.do("ten_minutes", only=["2x32"])
-    stage.do("ten_minutes", only=["ours"], seeds=1)
+    with pytest.raises(InputError, match="ours has chosen 2x32, and the sweep has ModernBERT 4x64"):
+        stage.do("ten_minutes")
     with pytest.raises(InputError, match="'ours', seed 0, was made with other settings"):
         stage.do("ten_minutes", ours="crammed optim.name=muon")
     stage.options["heldout"] = stage.options["corpus"] / "heldout.jsonl.gz"
@@ -303,12 +308,12 @@ def test_the_peer_masks_exactly_and_follows_the_clock(
     now = 0.0
     monkeypatch.setattr(peer.time, "perf_counter", lambda: now)
     shapes = {
-        "linear": ((0.0, 0.01), (5.0, 0.51), (10.0, 1.0), (55.0, 0.5), (100.0, 0.0)),
-        "triangle": ((0.0, 0.002), (25.0, 0.502), (50.0, 1.0), (75.0, 0.5), (100.0, 0.0)),
-        "trapezoid": ((0.0, 0.01), (5.0, 0.51), (50.0, 1.0), (75.0, 0.5), (100.0, 0.0)),
+        "linear": ((0.0, 0.0), (5.0, 0.5), (10.0, 1.0), (55.0, 0.5), (100.0, 0.0)),
+        "triangle": ((0.0, 0.0), (25.0, 0.5), (50.0, 1.0), (75.0, 0.5), (100.0, 0.0)),
+        "trapezoid": ((0.0, 0.0), (5.0, 0.5), (50.0, 1.0), (75.0, 0.5), (100.0, 0.0)),
     }
     for name, factors in shapes.items():
-        schedule = partial(peer.Schedule(name).factor, warmup=0.1)
+        schedule = peer.Schedule(name).curve(0.1)
         now = 0.0
         clock, paced = peer.Clock(100.0, 0, schedule), peer.Clock(1.0, 200, schedule)
         clock.on_train_begin()

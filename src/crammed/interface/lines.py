@@ -67,13 +67,12 @@ def next_line(result: dict[str, Any]) -> Line:
     """What to type next, to try the model, whether or not transformers is there."""
     if find_spec("transformers") is None:
         gaps = f"crammed.load({result['run_dir']!r}).fill({result['example']!r})"
-        return "next", f"{shlex.quote(_python())} -c {_quoted(f'import crammed; print({gaps})')}"
+        return _next(f"import crammed; print({gaps})")
     trust = ", trust_remote_code=True" if result["export"]["format"] == "custom" else ""
-    code = (
+    return _next(
         "from transformers import pipeline; print(pipeline('fill-mask', "
         f"{result['export_dir']!r}{trust})({result['example']!r}))"
     )
-    return "next", f"{shlex.quote(_python())} -c {_quoted(code)}"
 
 
 def next_vectors(folder: Path) -> Line:
@@ -81,7 +80,10 @@ def next_vectors(folder: Path) -> Line:
     own = (read_json(folder / "config.json") or {}).get("auto_map")
     trust = ", trust_remote_code=True" if own else ""
     model = f"crammed.load({str(folder)!r}{trust})"
-    code = f"import crammed; print({model}.encode(['A first text.', 'A second one.']))"
+    return _next(f"import crammed; print({model}.encode(['A first text.', 'A second one.']))")
+
+
+def _next(code: str) -> Line:
     return "next", f"{shlex.quote(_python())} -c {_quoted(code)}"
 
 
