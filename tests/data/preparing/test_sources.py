@@ -18,6 +18,7 @@ import pytest
 
 from crammed.config import DataConfig
 from crammed.data.corpus import Corpus
+from crammed.data.preparing import demo_tasks
 from crammed.data.preparing.read import python_docs, source
 from crammed.data.preparing.read.part import FilePart, Part
 from crammed.data.preparing.read.source import describe_reading, open_sources
@@ -438,6 +439,30 @@ def test_python_docs_are_the_same_every_time(few_docs: list[python_docs.Docstrin
     assert again == few_docs
     assert sum(len(d.text) for d in few_docs) >= 200_000
     assert len({d.package for d in few_docs}) > 5
+
+
+def test_the_demonstration_tasks_share_no_row_between_their_splits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All docstrings have a sentence in common, in two spellings."""
+    common = "Returns the number of bytes that were written"
+    texts = [
+        python_docs.Docstring(
+            f"package{n % 6}", f"Sentence {n} tells the words of number {n}. {common}{'.!'[n % 2]}"
+        )
+        for n in range(1200)
+    ]
+    monkeypatch.setattr(demo_tasks, "docstrings", lambda *_: texts)
+    demo_tasks.write_tasks(tmp_path)
+
+    def rows(split: str) -> list[str]:
+        lines = gzip.decompress((tmp_path / "docs-order" / f"{split}.jsonl.gz").read_bytes())
+        return [json.loads(line)["text"] for line in lines.splitlines()]
+
+    words = sorted(common.lower().split())
+    assert [sorted(text.split()) == words for text in rows("train")].count(True) == 2
+    assert [sorted(text.split()) == words for text in rows("validation")].count(True) == 0
+    assert not {*rows("train")} & {*rows("validation")}
 
 
 def test_python_docs_share_no_file_with_the_tasks(few_docs: list[python_docs.Docstring]) -> None:

@@ -40,15 +40,17 @@ def write_tasks(folder: Path) -> None:
             by_package[docstring.package].append(text)
     unique = {package: sorted(set(texts), key=uniform) for package, texts in by_package.items()}
     largest = sorted(unique, key=lambda package: (-len(unique[package]), package))[:6]
-    # Texts are split, not rows, so that no text has rows in both splits.
+    # Texts are split, not rows, so that no text has rows in both splits; nor has a sentence that
+    # several texts have.
+    known = set[str]()
     for split, low, high, per_class in (("train", 0.0, 0.6, 48), ("validation", 0.6, 1.0, 60)):
         part = {p: [t for t in texts if low <= uniform(t) < high] for p, texts in unique.items()}
         _write_rows(folder / "docs-package", split, package_rows(part, largest, per_class))
-        sentences = sorted({s for texts in part.values() for t in texts for s in _sentences(t)})
+        found = {s for texts in part.values() for t in texts for s in _sentences(t)}
+        sentences = sorted((s for s in sorted(found) if _plain(s) not in known), key=uniform)
+        known = {_plain(s) for s in sentences}
         rows = 800 if split == "train" else 400
-        _write_rows(
-            folder / "docs-order", split, _order_rows(sorted(sentences, key=uniform)[:rows])
-        )
+        _write_rows(folder / "docs-order", split, _order_rows(sentences[:rows]))
 
 
 def package_rows(
@@ -65,11 +67,15 @@ def package_rows(
 def _order_rows(sentences: list[str]) -> list[dict[str, Any]]:
     rows = []
     for index, sentence in enumerate(sentences):
-        words = sentence.lower().rstrip(".!?").split()
+        words = _plain(sentence).split()
         if index % 2 == 0:
             random.Random(sentence).shuffle(words)
         rows.append({"text": " ".join(words), "label": index % 2})
     return rows
+
+
+def _plain(sentence: str) -> str:
+    return sentence.lower().rstrip(".!?")
 
 
 def _sentences(text: str) -> list[str]:
