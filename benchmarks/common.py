@@ -172,7 +172,7 @@ def summary(seconds: Iterable[float]) -> dict[str, float]:
 
 def run(main: Callable[..., None]) -> None:
     """Let the command line call `main`; an error becomes one line and an exit code."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command()(main)
     run_app(app)
 

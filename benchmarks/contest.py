@@ -276,10 +276,7 @@ class Contest:
             code, printed = self._processes.run(words, env, errors)
         shutil.rmtree(cache, ignore_errors=True)
         if code:
-            lines = (
-                each.strip("│╭╮╰╯─ ") for each in log.read_text("utf-8", "replace").splitlines()
-            )
-            said = [each for each in lines if each][-1:]  # of an error that typer frames, its words
+            said = log.read_text("utf-8", errors="replace").strip().splitlines()[-1:]
             raise CrammedError(
                 f"{name} ended with exit code {code}: {''.join(said)} (full output: {log}); "
                 "the same command tries again"

@@ -64,7 +64,7 @@ OursOption = Annotated[str, typer.Option(help="Recipe and overrides of ours.")]
 SeedsOption = Annotated[int, typer.Option(min=1)]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Only print the cost.")]
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @app.command()
