@@ -66,10 +66,7 @@ def test_the_schedule_multiplies_every_learning_rate(name: str, cpu: Device) -> 
 
 
 @every_optimizer
-def test_the_flops_of_an_update_are_counted(
-    name: str, cpu: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("crammed.optim.muon._small_on_cpu", lambda _: False)  # counted as it is
+def test_the_flops_of_an_update_are_counted(name: str, cpu: Device) -> None:
     config = config_with(name)
     step = build(config, 256, SPECIALS, cpu)
     for number in range(3):  # the third is like most others

@@ -14,6 +14,8 @@ from crammed.model.encoder import MaskedLM, initialise
 from crammed.optim import muon
 from crammed.optim.build import build_optimizer
 from crammed.optim.muon import Muon, orthogonalise
+from crammed.planning.oncard import MUON_LAUNCHES
+from support.launches import Launches
 from support.text import tiny
 from support.variants import VARIANTS, random_model, some_ids
 
@@ -32,7 +34,7 @@ def test_the_iteration_makes_matrices_nearly_orthogonal(m: int, n: int, seed: in
     k = min(m, n)
     values = torch.linspace(1.0, 0.2, k)
     matrix = left[:, :k] @ torch.diag(values) @ right[:, :k].T
-    result = orthogonalise(matrix, torch.float32)
+    result = orthogonalise(matrix[None], torch.float32)[0]
     singular = torch.linalg.svdvals(result)
     assert singular.min() > 0.6
     assert singular.max() < 1.3
@@ -63,7 +65,7 @@ def test_a_batch_of_matrices_is_each_of_them(shape: tuple[int, int]) -> None:
     batch = torch.randn(5, *shape, generator=torch.Generator().manual_seed(0))
     together = orthogonalise(batch, torch.float32)
     for matrix, found in zip(batch, together, strict=True):
-        alone = orthogonalise(matrix, torch.float32)
+        alone = orthogonalise(matrix[None], torch.float32)[0]
         assert (found - alone).norm() <= 1e-5 * alone.norm()
 
 
@@ -80,9 +82,40 @@ def test_matrices_of_one_shape_go_together_and_change_nothing() -> None:
         torch.testing.assert_close(one, other)
 
 
+@given(st.integers(2, 40), st.integers(2, 40), st.integers(0, 1000))
+@settings(max_examples=30, deadline=None)
+def test_the_iteration_is_that_of_the_formula(m: int, n: int, seed: int) -> None:
+    matrix = torch.randn(m, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    a, b, c = muon.COEFFICIENTS
+    x = matrix / matrix.norm()
+    for _ in range(muon.ITERATIONS):
+        x = a * x + b * (x @ x.mT) @ x + c * (x @ x.mT) @ (x @ x.mT) @ x
+    torch.testing.assert_close(orthogonalise(matrix[None], torch.float64)[0], x)
+
+
+def test_an_update_takes_as_many_launches_whatever_the_number_of_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(muon, "native_half", lambda device: torch.bfloat16)
+    monkeypatch.setattr(muon, "_batches", lambda entries, lanes: [entries])  # as on a GPU
+    found = set()
+    for layers in (1, 2, 12):
+        stacks = [torch.nn.Parameter(torch.ones(24, 8)) for _ in range(layers)]
+        others = [torch.nn.Parameter(torch.ones(16, 8)) for _ in range(layers)]
+        optimizer = Muon([{"params": stacks, "parts": 3}, {"params": others}], 0.1)
+        for _ in range(2):
+            for parameter in (*stacks, *others):
+                parameter.grad = torch.randn_like(parameter)
+            with Launches() as counted:
+                optimizer.step()
+        found.add(counted.number)
+    assert found == {2 * MUON_LAUNCHES}
+
+
+@pytest.mark.parametrize("half", [None, torch.bfloat16])
 @pytest.mark.parametrize(("side", "batches"), [(4, [6]), (160, [3, 3])])
 def test_small_matrices_on_a_cpu_go_together_and_large_ones_do_not(
-    side: int, batches: list[int], monkeypatch: pytest.MonkeyPatch
+    side: int, batches: list[int], half: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = []
 
@@ -91,7 +124,7 @@ def test_small_matrices_on_a_cpu_go_together_and_large_ones_do_not(
         return orthogonalise(matrices, dtype)
 
     monkeypatch.setattr(muon, "orthogonalise", seen)
-    monkeypatch.setattr(muon, "native_half", lambda device: None)
+    monkeypatch.setattr(muon, "native_half", lambda device: half)
     stacked = [torch.nn.Parameter(torch.ones(3 * side, side)) for _ in range(2)]
     for parameter in stacked:
         parameter.grad = torch.randn_like(parameter)

@@ -17,6 +17,7 @@ from crammed.training.update import objective
 from crammed.training.update.float8 import Float8Linear
 from crammed.training.update.objective import MaskedTokens
 from crammed.training.update.precision import Found, Leaves, training_copy
+from support.launches import Launches
 from support.steps import rows_of, step_with, update_of
 from support.text import tiny
 from support.variants import VARIANTS, VOCAB, configuration, random_model, some_ids
@@ -56,6 +57,23 @@ def test_gradients_are_those_of_weights_that_are_cast_each_time(config: ModelCon
         for name, gradient in found.items():
             assert gradient.dtype == FLOAT32
             assert torch.equal(gradient, expected[name]), name
+
+
+def test_gradients_are_added_in_as_many_launches_whatever_the_number_of_layers() -> None:
+    found = {}
+    for layers in (1, 4):
+        model = random_model(configuration("crammed", layers=layers), dtype=FLOAT32).train()
+        leaves = Leaves(training_copy(model, BFLOAT16), decoder=True)
+        gradients = tuple(torch.randn_like(leaf) for leaf in leaves.tensors)
+        counts = []
+        for _ in range(2):
+            with Launches() as counted:
+                leaves.add(gradients)
+            counts.append(counted.number)
+        found[layers] = counts
+    assert found[1] == found[4]
+    # Casts, and the table's second gradient; then the sums of each format.
+    assert found[1] == [2, 2]
 
 
 def test_the_decoder_s_cast_changes_the_order_of_sums_alone() -> None:

@@ -2,8 +2,9 @@
 
 Jordan et al. 2024, with updates scaled to the root mean square of AdamW's (Liu et al. 2025, section
 2.2), so that one learning rate and one weight decay suit both. Matrices of the same shape go
-through the iteration as one batch, for fewer and larger products; on a CPU, large matrices go one
-parameter at a time, which is faster there.
+through the iteration as one batch, for fewer and larger products, so an update takes as many
+launches whatever the number of layers; on a CPU, large matrices go one parameter at a time, which
+is faster there.
 """
 
 from __future__ import annotations
@@ -25,31 +26,29 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 end up near one."""
 ITERATIONS = 5
 SMALL = 128
-"""Up to this smaller side, float32 matrices go in batches on a CPU. One thread then needs 2.9 ms
-instead of 4.3 ms for 2 layers of width 64, and 18 instead of 20.5 ms for width 128. At 256, a batch
-is slower than its matrices one by one (`records/LOG.md`)."""
+"""Up to this smaller side, matrices go in batches on a CPU. One thread then needs 2.9 ms instead of
+4.3 ms for 2 layers of width 64 in float32, and 18 instead of 20.5 ms for width 128; in 16 bits, six
+matrices of 128 x 128 need 2.2 ms instead of 8.5. At 256, batches gain little in 16 bits and lose in
+float32 (`records/LOG.md`)."""
 _TINY = 1e-7
 
 
 def orthogonalise(matrices: Tensor, dtype: torch.dtype) -> Tensor:
-    """Newton-Schulz iteration towards the nearest orthogonal matrix, for each of [..., M, N].
+    """Newton-Schulz iteration towards the nearest orthogonal matrix, for each of [N, M, K].
 
     Args:
         dtype: number format of the products; bfloat16 is enough.
     """
     a, b, c = COEFFICIENTS
-    x = matrices.mT if (tall := matrices.shape[-2] > matrices.shape[-1]) else matrices
+    x = matrices.mT if (tall := matrices.shape[1] > matrices.shape[2]) else matrices
     # The smaller square is cheaper. Normalise first, or a small gradient could vanish in float16.
-    x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=_TINY)).to(dtype)
-    in_place = x.ndim == 3 and _small_on_cpu(x)  # fewer passes, same numbers
-    for _ in range(ITERATIONS):
+    x = (x / x.norm(dim=(1, 2), keepdim=True).clamp(min=_TINY)).to(dtype)
+    for _ in range(
+        ITERATIONS
+    ):  # in few launches, which take longer than the products of small models
         square = x @ x.mT
-        if in_place:
-            polynomial = (b * square).baddbmm_(c * square, square)
-            x = (a * x).baddbmm_(polynomial, x)
-        else:
-            polynomial = b * square + c * square @ square
-            x = a * x + polynomial @ x
+        polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
+        x = torch.baddbmm(x, polynomial, x, beta=a)
     result: Tensor = x.mT if tall else x
     return result
 
@@ -119,11 +118,11 @@ class Muon(torch.optim.Optimizer):
             scale = 0.2 * max(rows, columns) ** 0.5
             for batch in _batches(entries, self.lanes):
                 matrices = torch.cat([stacked for _, stacked in batch])
-                orthogonal = _orthogonalised(matrices, self.lanes).mul_(scale)
+                orthogonal = _orthogonalised(matrices, self.lanes).mul_(scale).to(matrices.dtype)
                 parts = orthogonal.split([len(stacked) for _, stacked in batch])
                 for (parameter, _), update in zip(batch, parts, strict=True):
-                    made[parameter] = update.flatten(0, 1).to(parameter.dtype)
-        for group, parameters in groups:  # a few launches per group, not per matrix
+                    made[parameter] = update.flatten(0, 1)
+        for group, parameters in groups:
             updates, decay = [made[p] for p in parameters], group["lr"] * group["weight_decay"]
             if self._cautious:
                 signs = torch._foreach_mul(parameters, updates)
@@ -158,13 +157,8 @@ def _batches(
     first = entries[0][1]
     if first.device.type != "cpu" or lanes.count > 1:
         return [entries]
-    together = _product_dtype(first) == torch.float32 and _small_on_cpu(first)
-    return [entries] if together else [[entry] for entry in entries]
-
-
-def _small_on_cpu(x: Tensor) -> bool:
-    """Whether these are float32 matrices on a CPU, small enough to be faster in a batch."""
-    return x.device.type == "cpu" and x.dtype == torch.float32 and min(x.shape[-2:]) <= SMALL
+    small = min(first.shape[1:]) <= SMALL
+    return [entries] if small else [[entry] for entry in entries]
 
 
 def _product_dtype(x: Tensor) -> torch.dtype:

@@ -46,7 +46,7 @@ LAUNCH = 2e-6
 MICROBATCH_LAUNCHES, LAYER_LAUNCHES = 40, 30
 """Launches of a compiled microbatch, and those that each layer adds, to within a tenth of what
 ``tools/step_on_paper.py`` counts."""
-ADAMW_LAUNCHES, MUON_LAUNCHES = 12, 50
+ADAMW_LAUNCHES, MUON_LAUNCHES = 12, 36
 """Launches of clipping and AdamW in an update, and of Muon for each shape of its matrices, without
 the further ones of a large model whose lists of tensors do not fit into a single launch."""
 RESERVED = GIB
@@ -116,14 +116,12 @@ def _update_seconds(step: TrainStep, card: Card, kept: int) -> float:
     """
     moved = (UPDATE_BYTES + KEPT_BYTES * kept) * sum(each.numel() for each in step.parameters)
     shapes: Counter[tuple[int, int]] = Counter()
-    matrices = 0
     for group in step.optimizer.param_groups:
         if "parts" in group:  # one of Muon's
-            matrices += len(group["params"])
             for each in group["params"]:
                 shapes[len(each) // group["parts"], each.shape[1]] += group["parts"]
     flops = sum(count * orthogonalisation_flops(*shape) for shape, count in shapes.items())
-    launches = ADAMW_LAUNCHES + MUON_LAUNCHES * len(shapes) + matrices
+    launches = ADAMW_LAUNCHES + MUON_LAUNCHES * len(shapes)
     seconds = moved / (BANDWIDTH * card.bandwidth) + flops / (PRODUCTS * card.peak)
     return max(seconds, launches * LAUNCH)
 

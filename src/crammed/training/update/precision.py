@@ -124,17 +124,26 @@ class Leaves:
         gradients: list[Tensor | None] = [*found[: len(self.tensors)]]
         if self.scales is not None:
             self.scales.note([each for each in found[len(self.tensors) :] if each is not None])
+        # In few launches, which take longer than computing in small models.
+        made: list[Tensor] = []
+        cast: list[Tensor] = []
         sums: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
         for gradient, (_, parameter) in zip(gradients, self._pairs, strict=True):
             if gradient is None:
                 continue
-            if parameter.grad is None:
-                parameter.grad = gradient.to(parameter.dtype)
-                continue
-            totals, added = sums.setdefault(gradient.dtype, ([], []))
-            totals.append(parameter.grad)
-            added.append(gradient)
-        for totals, added in sums.values():  # few launches if both lists have one format
+            if parameter.grad is not None:
+                totals, added = sums.setdefault(gradient.dtype, ([], []))
+                totals.append(parameter.grad)
+                added.append(gradient)
+            elif gradient.dtype == parameter.dtype:
+                parameter.grad = gradient
+            else:
+                parameter.grad = torch.empty_like(gradient, dtype=parameter.dtype)
+                made.append(parameter.grad)
+                cast.append(gradient)
+        if made:
+            torch._foreach_copy_(made, cast)
+        for totals, added in sums.values():  # lists of one format
             torch._foreach_add_(totals, added)
 
 
