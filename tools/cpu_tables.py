@@ -217,6 +217,8 @@ def _average(values: list[float], form: str = ".1f") -> str:
 
 def _cost(runs: list[Run]) -> str:
     """The cost of training and judging the runs."""
-    judged = [run[judge]["wall_seconds"] for run in runs for judge in JUDGES if judge in run]
-    seconds = sum(judged) + sum(run["wall_seconds"] for run in runs)
-    return f"Training and judging took {seconds * runs[0]['cores'] / 3600:.1f} core-hours."
+    seconds = 0.0
+    for run in runs:
+        judged = sum(run[judge]["wall_seconds"] for judge in JUDGES if judge in run)
+        seconds += run["cores"] * (run["wall_seconds"] + judged)
+    return f"Training and judging took {seconds / 3600:.1f} core-hours."

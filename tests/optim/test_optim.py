@@ -93,7 +93,7 @@ def test_the_iteration_is_that_of_the_formula(m: int, n: int, seed: int) -> None
     torch.testing.assert_close(orthogonalise(matrix[None], torch.float64)[0], x)
 
 
-def test_an_update_takes_as_many_launches_whatever_the_number_of_layers(
+def test_the_launches_of_an_update_do_not_depend_on_the_number_of_layers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(muon, "native_half", lambda device: torch.bfloat16)
@@ -101,10 +101,11 @@ def test_an_update_takes_as_many_launches_whatever_the_number_of_layers(
     found = set()
     for layers in (1, 2, 12):
         stacks = [torch.nn.Parameter(torch.ones(24, 8)) for _ in range(layers)]
-        others = [torch.nn.Parameter(torch.ones(16, 8)) for _ in range(layers)]
-        optimizer = Muon([{"params": stacks, "parts": 3}, {"params": others}], 0.1)
+        gated = [torch.nn.Parameter(torch.ones(32, 8)) for _ in range(layers)]
+        groups = [{"params": stacks, "parts": 3}, {"params": gated, "parts": 2}]
+        optimizer = Muon(groups, 0.1)
         for _ in range(2):
-            for parameter in (*stacks, *others):
+            for parameter in (*stacks, *gated):
                 parameter.grad = torch.randn_like(parameter)
             with Launches() as counted:
                 optimizer.step()

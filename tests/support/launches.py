@@ -13,7 +13,9 @@ _NONE = ("empty", "_unsafe_view", "profiler")
 class Launches(TorchDispatchMode):
     """Counts the operations that compute; views and new tensors without values do not.
 
-    A product that is added to a tensor counts twice, since that tensor is copied first.
+    A product that is added to a tensor counts twice, since that tensor is copied first. Lists of
+    tensors count once if the tensors of two lists agree in strides and, for sums, in format;
+    otherwise each tensor counts.
     """
 
     def __init__(self) -> None:
@@ -28,7 +30,18 @@ class Launches(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         name = str(func)
-        if not func.is_view and not any(each in name for each in _NONE):
+        if "_foreach" in name:
+            self.number += _launches_of_lists(name, args)
+        elif not func.is_view and not any(each in name for each in _NONE):
             self.number += 2 if "baddbmm" in name else 1
         run: Callable[..., Any] = func
         return run(*args, **(kwargs or {}))
+
+
+def _launches_of_lists(name: str, args: Sequence[Any]) -> int:
+    first, *others = (each for each in args if isinstance(each, list | tuple))
+    for other in others:
+        for one, beside in zip(first, other, strict=True):
+            if one.stride() != beside.stride() or ("add" in name and one.dtype != beside.dtype):
+                return len(first)
+    return 1

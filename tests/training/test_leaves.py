@@ -59,21 +59,16 @@ def test_gradients_are_those_of_weights_that_are_cast_each_time(config: ModelCon
             assert torch.equal(gradient, expected[name]), name
 
 
-def test_gradients_are_added_in_as_many_launches_whatever_the_number_of_layers() -> None:
-    found = {}
+def test_the_first_gradients_are_cast_in_one_launch_whatever_the_number_of_layers() -> None:
+    found = set()
     for layers in (1, 4):
         model = random_model(configuration("crammed", layers=layers), dtype=FLOAT32).train()
         leaves = Leaves(training_copy(model, BFLOAT16), decoder=True)
         gradients = tuple(torch.randn_like(leaf) for leaf in leaves.tensors)
-        counts = []
-        for _ in range(2):
-            with Launches() as counted:
-                leaves.add(gradients)
-            counts.append(counted.number)
-        found[layers] = counts
-    assert found[1] == found[4]
-    # Casts, and the table's second gradient; then the sums of each format.
-    assert found[1] == [2, 2]
+        with Launches() as counted:
+            leaves.add(gradients)
+        found.add(counted.number)
+    assert found == {2}  # the other is the table's gradient as the decoder's
 
 
 def test_the_decoder_s_cast_changes_the_order_of_sums_alone() -> None:

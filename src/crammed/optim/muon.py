@@ -2,9 +2,9 @@
 
 Jordan et al. 2024, with updates scaled to the root mean square of AdamW's (Liu et al. 2025, section
 2.2), so that one learning rate and one weight decay suit both. Matrices of the same shape go
-through the iteration as one batch, for fewer and larger products, so an update takes as many
-launches whatever the number of layers; on a CPU, large matrices go one parameter at a time, which
-is faster there.
+through the iteration as one batch, for fewer and larger products, and (without cautious
+decay) the number of launches does not depend on the number of layers; on a CPU, large matrices go
+one parameter at a time, which is faster there.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ def orthogonalise(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     x = matrices.mT if (tall := matrices.shape[1] > matrices.shape[2]) else matrices
     # The smaller square is cheaper. Normalise first, or a small gradient could vanish in float16.
     x = (x / x.norm(dim=(1, 2), keepdim=True).clamp(min=_TINY)).to(dtype)
-    for _ in range(
-        ITERATIONS
-    ):  # in few launches, which take longer than the products of small models
+    # In few launches: in small models, a launch takes longer than its product.
+    for _ in range(ITERATIONS):
         square = x @ x.mT
         polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
         x = torch.baddbmm(x, polynomial, x, beta=a)
@@ -118,8 +117,10 @@ class Muon(torch.optim.Optimizer):
             scale = 0.2 * max(rows, columns) ** 0.5
             for batch in _batches(entries, self.lanes):
                 matrices = torch.cat([stacked for _, stacked in batch])
-                orthogonal = _orthogonalised(matrices, self.lanes).mul_(scale).to(matrices.dtype)
-                parts = orthogonal.split([len(stacked) for _, stacked in batch])
+                orthogonal = _orthogonalised(matrices, self.lanes).mul_(scale)
+                # One launch casts all, and lays them out as the parameters are.
+                finished = torch.empty_like(matrices).copy_(orthogonal)
+                parts = finished.split([len(stacked) for _, stacked in batch])
                 for (parameter, _), update in zip(batch, parts, strict=True):
                     made[parameter] = update.flatten(0, 1)
         for group, parameters in groups:

@@ -124,7 +124,7 @@ class Leaves:
         gradients: list[Tensor | None] = [*found[: len(self.tensors)]]
         if self.scales is not None:
             self.scales.note([each for each in found[len(self.tensors) :] if each is not None])
-        # In few launches, which take longer than computing in small models.
+        # In few launches: in small models, they take longer than the computing.
         made: list[Tensor] = []
         cast: list[Tensor] = []
         sums: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
@@ -143,7 +143,7 @@ class Leaves:
                 cast.append(gradient)
         if made:
             torch._foreach_copy_(made, cast)
-        for totals, added in sums.values():  # lists of one format
+        for totals, added in sums.values():  # a launch each where the formats differ
             torch._foreach_add_(totals, added)
 
 
