@@ -76,6 +76,12 @@ def test_operators_are_counted_by_what_they_take_and_give() -> None:
     product = launch_of(torch.ops.aten.mm.default, (left, right), {}, result)
     assert (product.read, product.written, product.flops) == (2 * 12 + 2 * 20, 2 * 15, 2 * 60)
     assert product.shape == "[3, 4] x [4, 5] nn bfloat16"
+    one, more, total = left[None], right[None], result[None]
+    added = launch_of(
+        torch.ops.aten.baddbmm.default, (total, one, more), {"beta": 2.0, "alpha": 3.0}, total
+    )
+    assert (added.read, added.written, added.kernels) == (2 * (12 + 20 + 2 * 15), 2 * 2 * 15, 2)
+    assert (added.flops, added.shape) == (2 * 60, "[3, 4] x [4, 5] nn bfloat16")
     within = launch_of(torch.ops.aten.add_.Tensor, (left, left), {}, left)
     assert (within.read, within.written, within.flops) == (2 * 24, 24, 0)
     lists: Any = [left, right], [left.bfloat16(), right.bfloat16()]

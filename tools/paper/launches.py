@@ -23,7 +23,7 @@ FILLS = (
     "aten.arange",
 )
 """Operators that write without reading."""
-PRODUCTS = ("aten.mm", "aten.bmm", "aten.addmm", "aten._scaled_mm")
+PRODUCTS = ("aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm", "aten._scaled_mm")
 ATTENTION = "scaled_dot_product"
 
 
@@ -130,16 +130,21 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def _product(name: str, args: Any, outputs: list[Tensor]) -> Launch:
-    """A product [m, k] x [k, n]; for `addmm`, the added tensor is read as well."""
+    """A product [m, k] x [k, n].
+
+    For `addmm`, the added tensor is read as well; for `baddbmm`, it is copied to the result first.
+    """
     factors = [arg for arg in args if isinstance(arg, Tensor)]
-    read = _bytes(factors)
-    left, right = factors[1:3] if "addmm" in name else factors[:2]
+    read, written, kernels = _bytes(factors), _bytes(outputs), 1
+    if "baddbmm" in name:
+        read, written, kernels = read + written, 2 * written, 2
+    left, right = factors[1:3] if "add" in name else factors[:2]
     *batch, m, k = left.shape
     n = right.shape[-1]
     turned = "".join("t" if each.stride(-1) != 1 else "n" for each in (left, right))
     shape = f"[{m}, {k}] x [{k}, {n}] {turned} {str(outputs[0].dtype).removeprefix('torch.')}"
     flops = 2 * math.prod(batch) * m * n * k
-    return Launch(name, "operator", read, _bytes(outputs), 1, flops, shape)
+    return Launch(name, "operator", read, written, kernels, flops, shape)
 
 
 def _attention(name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> Launch:

@@ -2,9 +2,9 @@
 
 Jordan et al. 2024, with updates scaled to the root mean square of AdamW's (Liu et al. 2025, section
 2.2), so that one learning rate and one weight decay suit both. Matrices of the same shape go
-through the iteration as one batch, for fewer and larger products, and (without cautious
-decay) the number of launches does not depend on the number of layers; on a CPU, large matrices go
-one parameter at a time, which is faster there.
+through the iteration as one batch, for fewer and larger products, and (without cautious decay) the
+number of launches does not depend on the number of layers; on a CPU, large matrices go one
+parameter at a time, which is faster there.
 """
 
 from __future__ import annotations
@@ -156,10 +156,9 @@ def _batches(
 ) -> list[list[tuple[Tensor, Tensor]]]:
     """Batches for the iteration: all matrices of one shape, or one parameter each."""
     first = entries[0][1]
-    if first.device.type != "cpu" or lanes.count > 1:
+    if first.device.type != "cpu" or lanes.count > 1 or min(first.shape[1:]) <= SMALL:
         return [entries]
-    small = min(first.shape[1:]) <= SMALL
-    return [entries] if small else [[entry] for entry in entries]
+    return [[entry] for entry in entries]
 
 
 def _product_dtype(x: Tensor) -> torch.dtype:
