@@ -50,7 +50,7 @@ def main(
     per_character = len(stream) / characters
     result: dict[str, Any] = {"rows": len(table), "tokens_per_character": per_character}
     for rate in RATES:
-        loss = _loss(net, table, _positions(table.shape, rate), tokenizer.mask_token_id)
+        loss = _loss(net, table, masked_positions(table.shape, rate), tokenizer.mask_token_id)
         result[f"loss@{rate}"] = loss
         result[f"bits_per_character@{rate}"] = loss * per_character / math.log(2)
     print(json.dumps(result))
@@ -77,7 +77,7 @@ def _rows(stream: list[int], length: int, most: int) -> NDArray[np.int64]:
     return whole[np.random.default_rng(ROW_SEED).permutation(len(whole))[:most]]
 
 
-def _positions(shape: tuple[int, ...], rate: float) -> NDArray[np.int64]:
+def masked_positions(shape: tuple[int, ...], rate: float) -> NDArray[np.int64]:
     """Columns of the masks, [rows, round(rate * length)]."""
     order = np.random.default_rng(MASK_SEED).random(shape).argsort(axis=1)
     return order[:, : round(rate * shape[1])]

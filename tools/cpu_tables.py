@@ -26,6 +26,9 @@ USUAL = {
 """Settings of the peer that a sweep shows where they vary, and what they are if it names none."""
 JUDGES = ("heldout", "blimp", "glue")
 
+COUNTS = "counts of n-grams"
+"""What `benchmarks/ngram.py` measures, whose results are in ngram*.json."""
+
 Run = dict[str, Any]
 
 
@@ -41,6 +44,9 @@ def contest_table(names: list[str]) -> str:
         losses = [mean_text(against[rate][row["arm"]][rate]) for rate in RATES]
         cells = (row["arm"], _minutes(of[0]), *_size(of), str(len(of)), *losses)
         rows.append(row_of(*cells))
+    for counts in _counts(names):
+        losses = [f"{counts[rate]:.3f}" for rate in RATES]
+        rows.append(row_of(COUNTS, "", "", "", quantity(counts["tokens"]), "", *losses))
     head = (
         "| contestant | minutes | layers x width | parameters | tokens | seeds "
         "| held-out loss at 15 % masking | at 25 % masking |"
@@ -60,6 +66,9 @@ def answer_table(names: list[str]) -> str:
         if (loss := _alone(runs, name, rate, best)) is None:
             continue
         rows.append(row_of(name, _minutes(of[0]), mean_text(loss), difference_cell(loss)))
+    for counts in _counts(names):
+        name = f"{COUNTS} in {quantity(counts['tokens'])} tokens"
+        rows.append(row_of(name, "", f"{counts[rate]:.3f}", ""))
     head = "| contestant | minutes | held-out loss | difference from the best peer, 95 % interval |"
     words = [_part(name, loss) for name in PARTS if (loss := _alone(runs, name, rate, best))]
     return table(head, rows, *(f"{each[0].upper()}{each[1:]}." for each in words))
@@ -148,6 +157,13 @@ def _runs(names: list[str], contest: str) -> list[Run]:
     values = found(layout.RECORDS / name / f"{contest}.json")
     machine = {key: values.get(key) for key in ("device", "cores")}
     return [{**machine, **run} for run in values["runs"] if "heldout" in run]
+
+
+def _counts(names: list[str]) -> list[dict[str, Any]]:
+    """The results of counting n-grams, from the fewest tokens to the most."""
+    (name,) = names
+    files = (layout.RECORDS / name).glob("ngram*.json")
+    return sorted((found(file) for file in files), key=lambda each: int(each["tokens"]))
 
 
 def _compared(runs: list[Run], base: str) -> dict[str, dict[str, Any]]:
