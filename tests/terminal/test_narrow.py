@@ -10,7 +10,7 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from crammed.cli import corpora, deciding, machine, planning, studies
+from crammed.cli import corpora, machine, planning, studies, training
 from crammed.cli.models import _score_parts
 from crammed.cli.output import print_result
 from crammed.data.corpus import Corpus
@@ -51,7 +51,9 @@ def _comparison() -> None:
 
 def _decision() -> None:
     ways = {way: {"score": 60.0, "interval": [55.0, 65.0]} for way in WAYS}
-    show([deciding._table({"reviews": {"metric": "accuracy", "ways": ways, "level": [*WAYS]}})])
+    show(
+        [training._ways_table({"reviews": {"metric": "accuracy", "ways": ways, "level": [*WAYS]}})]
+    )
 
 
 SHOWN: dict[str, Callable[[Corpus], None]] = {

@@ -2,13 +2,11 @@
 
 app        the program: its verbs, and how errors end it
 usage      wrong options and arguments, in one line
-training   run, pretrain
+training   run, pretrain, adapt, decide
 planning   plan
 corpora    prepare, data show, data verify, data copy
-models     evaluate, finetune, predict, report, export
-adapting   adapt
-deciding   decide
-embedding  embed
+models     evaluate, finetune, embed, predict, report
+exporting  export
 studies    study
 machine    recipes, runs, watch, doctor
 options    options of several verbs

@@ -16,18 +16,7 @@ from typing import Annotated, Any, TextIO, cast
 import typer
 
 from crammed import __version__
-from crammed.cli import (
-    adapting,
-    corpora,
-    deciding,
-    embedding,
-    exporting,
-    machine,
-    models,
-    planning,
-    studies,
-    training,
-)
+from crammed.cli import corpora, exporting, machine, models, planning, studies, training
 from crammed.cli.usage import UsageError, in_one_line, refuse_spaces
 from crammed.errors import CrammedError, InputError, Interrupted
 from crammed.terminal.quiet import silence, visible
@@ -46,11 +35,11 @@ for verb in (
     training.run,
     corpora.prepare,
     training.pretrain,
-    adapting.adapt,
-    deciding.decide,
+    training.adapt,
+    training.decide,
     models.evaluate,
     models.finetune,
-    embedding.embed,
+    models.embed,
     models.predict,
     models.report,
     exporting.export,

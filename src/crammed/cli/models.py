@@ -1,4 +1,4 @@
-"""The verbs about trained models: evaluate, finetune, predict, report."""
+"""The verbs about trained models: evaluate, finetune, embed, predict, report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crammed.cli.options import JsonOption
+from crammed.cli.options import (
+    BudgetOption,
+    DataOption,
+    DeviceOption,
+    DtypeOption,
+    IntoOption,
+    JobsOption,
+    JsonOption,
+    ModelArgument,
+    ProtocolOption,
+    SeedsOption,
+    SuiteOption,
+    TasksOption,
+    TrustOption,
+    UntrainedOption,
+)
 from crammed.cli.output import print_result
 from crammed.errors import InputError
 from crammed.terminal.quiet import one_line
@@ -15,37 +30,14 @@ from crammed.terminal.quiet import one_line
 if TYPE_CHECKING:
     from crammed.terminal.table import Printed
 
-ModelArgument = Annotated[
-    str,
-    typer.Argument(metavar="MODEL", help="A run, a Hugging Face folder, or a name on the hub."),
-]
-SuiteOption = Annotated[
-    str, typer.Option(help="glue, superglue, small, race, swag, docs, FILE.yaml, blimp or heldout.")
-]
-TasksOption = Annotated[
-    str | None, typer.Option(help="Tasks to evaluate, such as rte,mrpc (default: all).")
-]
-DataOption = Annotated[
+
+ScoredOption = Annotated[
     str | None,
     typer.Option(help="Folder of tasks, or hub to download them; for blimp and heldout a file."),
-]
-SeedsOption = Annotated[
-    int | None, typer.Option(min=1, max=1000, help="Fine-tuning seeds of each task.")
-]
-ProtocolOption = Annotated[
-    str | None,
-    typer.Option(
-        help="cramming, small, bert-base, glue-long, superglue, linear-probe, knn-probe or "
-        "FILE.yaml."
-    ),
 ]
 CompareOption = Annotated[
     str | None,
     typer.Option(metavar="OTHER", help="Compare with another model, or a folder of its scores."),
-]
-UntrainedOption = Annotated[
-    bool,
-    typer.Option("--untrained/--no-untrained", help="Also fine-tune the untrained model."),
 ]
 TwinsOption = Annotated[
     Path | None,
@@ -59,25 +51,12 @@ SubmissionOption = Annotated[
     Path | None,
     typer.Option(help="Predict the test splits, and write this zip for the leaderboard."),
 ]
-IntoOption = Annotated[
-    Path | None,
-    typer.Option(help="Folder for scores and predictions; resumed if it exists."),
-]
-JobsOption = Annotated[
-    int | None, typer.Option(min=1, max=4096, help="Models to fine-tune at a time.")
-]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-DtypeOption = Annotated[str, typer.Option(help="auto, float32 or bfloat16.")]
-TrustOption = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run Python code that comes with MODEL.")
-]
-OutOption = Annotated[Path | None, typer.Option(help="Write the result to this JSON file.")]
 
 
 def evaluate(
     model: ModelArgument,
     suite: SuiteOption = "glue",
-    data: DataOption = None,
+    data: ScoredOption = None,
     tasks: TasksOption = None,
     seeds: SeedsOption = None,
     protocol: ProtocolOption = None,
@@ -90,7 +69,7 @@ def evaluate(
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
     trust_remote_code: TrustOption = False,
-    out: OutOption = None,
+    out: Annotated[Path | None, typer.Option(help="Write the result to this JSON file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Score an encoder on tasks, BLiMP or held-out text; compare two."""
@@ -232,6 +211,55 @@ def finetune(
     following = shlex.join(["crammed", "predict", str(out), "--data"])
     lines = [("model", f"{out}; {out / 'README.md'} describes it"), ("next", f"{following} FILE")]
     print_result(values, as_json, lines)
+
+
+def embed(
+    model: ModelArgument,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to create.")],
+    data: DataOption = None,
+    budget: BudgetOption = None,
+    partners: Annotated[
+        str,
+        typer.Option(
+            help="What a passage should be near: neighbours, or itself (dropout). Or denoise: "
+            "rebuild the passage from its vector."
+        ),
+    ] = "neighbours",
+    pairs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Score on rated pairs: sentence1, sentence2, score."),
+    ] = None,
+    beside: Annotated[
+        str | None, typer.Option(metavar="OTHER", help="Also score the vectors of this model.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Pairs per update.")] = 64,
+    length: Annotated[int, typer.Option(help="Most tokens of a text.")] = 128,
+    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    trust_remote_code: TrustOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Tune an encoder into sentence embeddings, on unlabelled text."""
+    from crammed.interface import models
+    from crammed.interface.lines import next_vectors
+
+    done = models.embed(
+        model,
+        data=data or [],
+        out=out,
+        budget=budget or "10m",
+        partners=partners,
+        pairs=pairs,
+        beside=beside,
+        batch=batch,
+        length=length,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+    )
+    print_result({**done.result, "out": str(out)}, as_json, [*done.lines, next_vectors(out)])
 
 
 def predict(

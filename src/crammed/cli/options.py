@@ -64,6 +64,42 @@ FitOption = Annotated[
         "recipe sets them.",
     ),
 ]
+ModelArgument = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="A run, a Hugging Face folder, or a name on the hub."),
+]
+SuiteOption = Annotated[
+    str, typer.Option(help="glue, superglue, small, race, swag, docs, FILE.yaml, blimp or heldout.")
+]
+TasksOption = Annotated[
+    str | None, typer.Option(help="Tasks to evaluate, such as rte,mrpc (default: all).")
+]
+SeedsOption = Annotated[
+    int | None, typer.Option(min=1, max=1000, help="Fine-tuning seeds of each task.")
+]
+ProtocolOption = Annotated[
+    str | None,
+    typer.Option(
+        help="cramming, small, bert-base, glue-long, superglue, linear-probe, knn-probe or "
+        "FILE.yaml."
+    ),
+]
+UntrainedOption = Annotated[
+    bool,
+    typer.Option("--untrained/--no-untrained", help="Also fine-tune the untrained model."),
+]
+IntoOption = Annotated[
+    Path | None,
+    typer.Option(help="Folder for scores and predictions; resumed if it exists."),
+]
+JobsOption = Annotated[
+    int | None, typer.Option(min=1, max=4096, help="Models to fine-tune at a time.")
+]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+DtypeOption = Annotated[str, typer.Option(help="auto, float32 or bfloat16.")]
+TrustOption = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run Python code that comes with MODEL.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
