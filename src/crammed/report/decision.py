@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import crammed
 from crammed.evaluation.decision import sentences, ways_in
 from crammed.files.writing import write_text
 from crammed.report.bars import Bar
-from crammed.report.page import templates
-from crammed.terminal.quiet import visible
+from crammed.report.page import rendered
 
 
 def write_decision(
@@ -28,20 +26,16 @@ def write_decision(
         for way, model in models.items()
         if (out.parent / Path(model).name / "report.html").exists()
     }
-    page = (
-        templates()
-        .get_template("decision.html.j2")
-        .render(
-            scores=scores,
-            bars={name: _bars(each) for name, each in scores.items() if "ways" in each},
-            ways=ways_in(scores),
-            models=models,
-            reports=reports,
-            sentences=sentences(scores),
-            version=crammed.__version__,
-        )
+    page = rendered(
+        "decision.html.j2",
+        scores=scores,
+        bars={name: _bars(each) for name, each in scores.items() if "ways" in each},
+        ways=ways_in(scores),
+        models=models,
+        reports=reports,
+        sentences=sentences(scores),
     )
-    write_text(out, visible(page))
+    write_text(out, page)
     return out
 
 

@@ -46,6 +46,14 @@ def budget_axis(axes: Axes) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f} %"))
 
 
+def norm_axis(axes: Axes) -> None:
+    """Have a logarithmic vertical axis, with few round numbers."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
 @drawn
 def loss_figure(runs: Sequence[Point]) -> str:
     """Training and held-out loss over the budget; for a single run, also the unigram model's loss.
@@ -134,11 +142,8 @@ def progress_figure(metrics: Sequence[Point]) -> str:
         axes.set_ylabel(label.replace(" per ", "\nper "))
         budget_axis(axes)
         if key == "grad_norm":  # which one bad update may raise a hundredfold
-            axes.set_yscale("log")
+            norm_axis(axes)
             axes.set_ylim(min(values) / 1.5, max(values) * 1.5)
-            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-            axes.yaxis.set_minor_locator(NullLocator())
         if number < len(panels):
             axes.set_xlabel("")
     return as_svg(figure)

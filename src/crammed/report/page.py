@@ -25,11 +25,17 @@ from crammed.rules.choosing import Choice
 from crammed.runs.directory import read_choice, read_config
 from crammed.runs.logs import heldout_losses, read_events, read_metrics
 from crammed.runs.summary import read_summary
+from crammed.study.findings import table as arms
 from crammed.terminal.quiet import visible
 
 SAMPLE_ROWS = 4
 METRIC_NUMBERS = ("u", "loss", "lr", "batch_rows", "mask_rate", "tokens_per_s")
 HELDOUT_NUMBERS = ("u", "update", "loss@0.15", "loss@0.25")
+_OF_SCORES = (
+    *("also", "cut", "heldout", "interval", "linear", "mean", "rows", "score_interval"),
+    *("skipped", "spread", "untrained"),
+)
+_OF_ARMS = ("difference", "interval", "mean", "p")
 _OF_TROUBLE = {"spike": ("update", "usual"), "back": ("update", "skipped_rows", "rate")}
 MOST_SPIKES = 5
 """The report gives the updates of at most this many spikes."""
@@ -46,22 +52,18 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     """
     evaluations = [path for path in folders if (path / "evaluation.json").exists()]
     runs = [_load_run(path) for path in folders if path not in evaluations]
-    page = (
-        templates()
-        .get_template("report.html.j2")
-        .render(
-            runs=runs,
-            evaluations=[_load_evaluation(path) for path in evaluations],
-            version=crammed.__version__,
-            heldout_texts=_by_heldout_text(runs),
-        )
+    page = rendered(
+        "report.html.j2",
+        runs=runs,
+        evaluations=[_load_evaluation(path) for path in evaluations],
+        heldout_texts=_by_heldout_text(runs),
     )
-    write_text(out, visible(page))
+    write_text(out, page)
     return out
 
 
-def templates() -> jinja2.Environment:
-    """The environment of the templates, with filters that write numbers for people."""
+def rendered(template: str, **values: Any) -> str:
+    """A page, with filters that write numbers for people."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("crammed", "report"),
         autoescape=True,
@@ -69,27 +71,18 @@ def templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["duration"] = format_seconds
-    environment.filters["quantity"] = quantity
-    environment.filters["beside_unigram"] = beside_unigram
-    environment.filters["counted"] = counted
-    environment.filters["logits"] = logits_text
-    environment.filters["source_lines"] = table.source_lines
-    for name in (
-        "also",
-        "cut",
-        "heldout",
-        "interval",
-        "linear",
-        "mean",
-        "rows",
-        "score_interval",
-        "skipped",
-        "spread",
-        "untrained",
-    ):
-        environment.filters[name] = getattr(table, f"{name}_text")
-    return environment
+    environment.filters |= {
+        **{name: getattr(table, f"{name}_text") for name in _OF_SCORES},
+        **{f"arm_{name}": getattr(arms, f"{name}_text") for name in _OF_ARMS},
+        "duration": format_seconds,
+        "quantity": quantity,
+        "beside_unigram": beside_unigram,
+        "counted": counted,
+        "logits": logits_text,
+        "source_lines": table.source_lines,
+    }
+    page = environment.get_template(template).render(**values, version=crammed.__version__)
+    return visible(page)
 
 
 def _by_heldout_text(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

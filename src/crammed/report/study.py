@@ -13,14 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import crammed
 from crammed.budget import Budget, format_seconds
 from crammed.errors import InputError
 from crammed.files.writing import write_text
 from crammed.quantity import quantity
 from crammed.report.curves import AXES, Line, RunCurve, curves_figure, lines_of, read_curves
 from crammed.report.drawing import OF_THE_PAGE
-from crammed.report.page import templates, write_report
+from crammed.report.page import rendered, write_report
 from crammed.report.scaling import scaling
 from crammed.study.findings import table
 from crammed.study.findings.statistics import (
@@ -33,7 +32,6 @@ from crammed.study.result import RESULT, Run, StudyResult, read_result, run_fold
 from crammed.study.spec.arms import merged
 from crammed.study.spec.budgets import at
 from crammed.terminal.progress import SILENT, Progress
-from crammed.terminal.quiet import visible
 
 Json = dict[str, Any]
 
@@ -60,19 +58,17 @@ def write_study_page(folder: Path, out: Path, progress: Progress = SILENT) -> Pa
     study = read_result(folder)
     if study.baseline not in study.arms:
         raise InputError(f"{folder} holds no study: name the folder of one, with its {RESULT}")
-    write_text(out, visible(_page(folder, study, _linked(folder, study, out, progress))))
+    write_text(out, _page(folder, study, _linked(folder, study, out, progress)))
     return out
 
 
 def _page(folder: Path, study: StudyResult, links: Mapping[tuple[str, str], str]) -> str:
-    environment = templates()
-    for name in ("difference", "interval", "mean", "p"):
-        environment.filters[f"arm_{name}"] = getattr(table, f"{name}_text")
     parts, curves = study.parts(), read_curves(folder, study)
     first = next(iter(parts.values()))
     lines = lines_of(list(first.arms), first.baseline)
     keys = {arm: (OF_THE_PAGE[colour], dashes) for arm, (colour, dashes) in lines.items()}
-    return environment.get_template("study.html.j2").render(
+    return rendered(
+        "study.html.j2",
         name=folder.resolve().name,
         study=study,
         arms=first.arms,
@@ -84,7 +80,6 @@ def _page(folder: Path, study: StudyResult, links: Mapping[tuple[str, str], str]
         changes=_changes(first),
         runs=_runs(study, links),
         measures=[table.title_of(study, each) for each in table.judged_by(study)],
-        version=crammed.__version__,
     )
 
 

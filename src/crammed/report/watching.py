@@ -19,12 +19,11 @@ from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from crammed.errors import InputError
 from crammed.report.drawing import COLOURS, WIDTH, as_svg, drawn
-from crammed.report.figures import Point, budget_axis, plain, thinned
-from crammed.report.page import HELDOUT_NUMBERS, templates
+from crammed.report.figures import Point, budget_axis, norm_axis, plain, thinned
+from crammed.report.page import HELDOUT_NUMBERS, rendered
 from crammed.runs.listing import Listed, list_runs
 from crammed.runs.logs import heldout_losses, read_events, read_metrics
 from crammed.terminal.quiet import visible
@@ -98,21 +97,17 @@ def live_page(folder: Path, alone: str | None = None, last: str | None = None) -
     places = [drawn.index(each) if each in drawn else None for each in found]
     runs = [_read(each, folder, n, begin) for each, n in zip(found, places, strict=True)]
     shown = [run for run in runs if run.points]
-    page = (
-        templates()
-        .get_template("watch.html.j2")
-        .render(
-            name=str(folder),
-            runs=runs,
-            alone=alone if alone in by_path else None,
-            figure=live_figure(shown, (begin, end)) if shown else None,
-            zooms={None: "all", **ZOOMS},
-            last=last if last in ZOOMS else None,
-            query=partial(_query, alone if alone in by_path else None),
-            refresh=REFRESH,
-        )
+    return rendered(
+        "watch.html.j2",
+        name=str(folder),
+        runs=runs,
+        alone=alone if alone in by_path else None,
+        figure=live_figure(shown, (begin, end)) if shown else None,
+        zooms={None: "all", **ZOOMS},
+        last=last if last in ZOOMS else None,
+        query=partial(_query, alone if alone in by_path else None),
+        refresh=REFRESH,
     )
-    return visible(page)
 
 
 def _query(alone: str | None, last: str | None) -> str:
@@ -188,10 +183,7 @@ def live_figure(runs: Sequence[Followed], span: tuple[float, float] = (0.0, 1.0)
         axes.set_xlim(begin, max(end, begin + 1e-3))
         axes.set_ylabel(label)
     losses.set_xlabel("")
-    norms.set_yscale("log")
-    norms.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    norms.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-    norms.yaxis.set_minor_locator(NullLocator())
+    norm_axis(norms)
     return with_titles(as_svg(figure), values)
 
 
