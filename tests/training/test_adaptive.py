@@ -19,12 +19,10 @@ from crammed.runs.logs import read_metrics
 from crammed.training.plan import refuse_too_little
 from crammed.training.update import step as step_module
 from crammed.training.update.build import build
-from crammed.training.update.planned import Update
 from crammed.training.update.spread import TESTS, Pieces
-from crammed.training.update.step import TrainStep
-from support.steps import SPECIALS, after_gradients, rows_of, same, update_of
+from support.steps import SPECIALS, rows_of, same, update_of
 from support.text import tiny
-from support.training import train
+from support.training import interrupt_at, train
 
 PLAIN = ("model.attention_start=random", "model.embedding_std=null")
 TWOS = ("batch.rows=12", "batch.quantum=2")
@@ -133,15 +131,9 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_rows(
     config = tiny("crammed", *TWOS, "batch.adaptive.threshold=0.02", *words)
     whole = train(config, corpus, tmp_path / "whole", cpu).model
 
-    def stopped(_: TrainStep, update: Update, loss: Tensor) -> Tensor:
-        if update.number == 4:
-            raise KeyboardInterrupt
-        return loss
-
-    with monkeypatch.context() as patch:
-        after_gradients(patch, stopped)
-        with pytest.raises(KeyboardInterrupt):
-            train(config, corpus, tmp_path / "parts", cpu)
+    interrupt_at(monkeypatch, 5)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, corpus, tmp_path / "parts", cpu)
     parts = train(config, corpus, tmp_path / "parts", cpu).model
     rows = [[p["batch_rows"] for p in read_metrics(tmp_path / n)] for n in ("whole", "parts")]
     assert rows[0] == rows[1]

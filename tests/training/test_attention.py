@@ -17,7 +17,7 @@ from crammed.data.borders import same_document
 from crammed.machine.device import Device
 from crammed.training.update.objective import MaskedTokens
 from crammed.training.update.step import TrainStep
-from support.steps import SPECIALS, step_with, update_of
+from support.steps import SPECIALS, gradients_of, step_with, update_of
 from support.text import tiny
 from support.variants import VOCAB, any_model, configuration, random_model
 
@@ -104,10 +104,6 @@ def config_of(attention: str) -> RunConfig:
     return tiny("crammed", f"train.attention={attention}", "model.init_std=0.2")
 
 
-def gradients(step: TrainStep) -> Tensor:
-    return torch.cat([p.grad.flatten() for p in step.parameters if p.grad is not None])
-
-
 def test_an_update_is_that_of_its_documents_one_by_one(cpu: Device) -> None:
     config = config_of("document")
     rows = rows_of_documents(6)
@@ -117,10 +113,10 @@ def test_an_update_is_that_of_its_documents_one_by_one(cpu: Device) -> None:
     expected = documents_one_by_one(slow, rows, 8) / (8 * 6)
     expected.backward()
     torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(gradients(step), gradients(slow), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(gradients_of(step), gradients_of(slow), rtol=1e-4, atol=1e-6)
     whole, _ = step_with(cpu, config_of("row"))
     whole.gradients(rows, update_of(6))
-    assert (gradients(whole) - gradients(slow)).norm() > 0.1 * gradients(slow).norm()
+    assert (gradients_of(whole) - gradients_of(slow)).norm() > 0.1 * gradients_of(slow).norm()
 
 
 WAYS: list[dict[str, Any]] = [
@@ -143,5 +139,5 @@ def test_every_way_of_training_attends_within_documents(
     expected, loss = (step.gradients(rows, update_of(8)) for step in (plain, other))
     error = 1e-4 if "dtype" not in changes else 0.02
     assert loss.item() == pytest.approx(expected.item(), rel=error)
-    difference = (gradients(other) - gradients(plain)).norm()
-    assert difference < 5 * error * gradients(plain).norm()
+    difference = (gradients_of(other) - gradients_of(plain)).norm()
+    assert difference < 5 * error * gradients_of(plain).norm()

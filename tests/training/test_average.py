@@ -17,7 +17,7 @@ from crammed.training.loop import pretrain
 from crammed.training.update.average import KEY, is_average
 from crammed.training.update.build import build
 from crammed.training.update.step import TrainStep
-from support.steps import SPECIALS, check_resumed, rows_of, update_of
+from support.steps import SPECIALS, check_resumed, rows_of, update_of, vector
 from support.text import tiny
 from support.training import events
 
@@ -32,12 +32,12 @@ def trained(step: TrainStep, numbers: range) -> list[torch.Tensor]:
     for number in numbers:
         step.gradients(rows_of(8, number), update_of(8, number))
         step.apply(1.0)
-        seen.append(torch.cat([p.detach().flatten() for p in step.parameters]).double())
+        seen.append(vector(step.parameters).double())
     return seen
 
 
 def average_of(step: TrainStep) -> torch.Tensor:
-    return torch.cat([step.optimizer.state[p][KEY].flatten() for p in step.parameters])
+    return vector(step.optimizer.state[p][KEY] for p in step.parameters)
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon", "sgd", "lion", "adafactor"])
@@ -53,8 +53,8 @@ def test_it_is_a_running_average_that_changes_no_training(name: str, cpu: Device
     before = average_of(step)
     assert step.average is not None
     with step.average.shown():
-        assert torch.equal(torch.cat([p.detach().flatten() for p in step.parameters]), before)
-    assert torch.equal(torch.cat([p.detach().flatten() for p in step.parameters]).double(), seen[4])
+        assert torch.equal(vector(step.parameters), before)
+    assert torch.equal(vector(step.parameters).double(), seen[4])
     assert step._config.state_per_parameter() == step._config.optim.state_per_parameter + 1
 
 
@@ -67,13 +67,13 @@ def test_the_latest_weights_are_averaged_all_alike(cpu: Device) -> None:
         assert torch.equal(seen[-1], plain[number])
         assert step.average is not None
         with step.average.shown():
-            mean = torch.cat([p.detach().flatten() for p in step.parameters])
+            mean = vector(step.parameters)
         expected = torch.stack([plain[n] for n in wanted]).mean(0)
         torch.testing.assert_close(mean.double(), expected, rtol=1e-5, atol=1e-7)
     assert torch.equal(trained(step, range(10, 11))[0], plain[10])
     assert step.average is not None
     step.average.adopt()
-    assert torch.equal(torch.cat([p.detach().flatten() for p in step.parameters]), mean)
+    assert torch.equal(vector(step.parameters), mean)
     with pytest.raises(InputError, match="leave one out"):
         tiny("crammed", "train.average=0.9", "train.latest.count=3")
 
@@ -97,10 +97,7 @@ def test_the_run_measures_and_keeps_the_average(
         with RunDir.open(out, config) as run:
             made = pretrain(config, corpus, run, cpu, SILENT)
             again = pretrain(config, corpus, run, cpu, SILENT)
-        weights = [
-            torch.cat([p.detach().flatten() for p in each.model.parameters()])
-            for each in (made, again)
-        ]
+        weights = [vector(each.model.parameters()) for each in (made, again)]
         assert torch.equal(*weights)
         losses = [event["loss@0.15"] for event in events(out, "heldout")]
         return config, losses, weights[0]

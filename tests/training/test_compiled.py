@@ -15,7 +15,7 @@ from crammed.errors import InputError
 from crammed.machine.device import Device, can_compile_for_cpu
 from crammed.rules.recipe import recipe_names
 from crammed.training.update.step import MOST_SHAPES
-from support.steps import rows_of, step_with, update_of
+from support.steps import check_compiled, loss_and_gradients, rows_of, step_with, update_of
 from support.text import tiny
 
 BFLOAT16, FLOAT16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
@@ -52,16 +52,8 @@ def test_every_format_traces_into_one_graph(
     cpu: Device, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
     quickly(monkeypatch, "aot_eager")
-    both = []
-    for compiled in (False, True):
-        config = tiny("crammed", "model.layers=1")
-        step, _ = step_with(cpu, config, compile=compiled, microbatch_rows=8, **changes)
-        step.prepare([12], [0.25])
-        loss = step.gradients(rows_of(12), update_of(12))
-        gradients = [p.grad.flatten() for p in step.parameters if p.grad is not None]
-        both.append((loss.item(), torch.cat(gradients)))
-    assert both[0][0] == pytest.approx(both[1][0], rel=1e-3)
-    assert (both[0][1] - both[1][1]).norm() < 0.02 * both[0][1].norm()
+    device = dataclasses.replace(cpu, microbatch_rows=8, **changes)
+    check_compiled(tiny("crammed", "model.layers=1"), device, error=0.02, rows=12)
 
 
 def test_a_compiler_that_fails_is_one_line(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,9 +159,9 @@ def test_what_the_compiler_makes_for_a_cpu_computes_the_same(
     found = {}
     for compiled in (False, True):
         torch._dynamo.reset()
-        step, _ = step_with(cpu, config, compile=compiled, dtype=dtype)
-        loss = step.gradients(rows_of(8), update_of(8))
-        found[compiled] = [loss, *(p.grad for p in step.parameters if p.grad is not None)]
+        device = dataclasses.replace(cpu, compile=compiled, dtype=dtype)
+        values = loss_and_gradients(config, device, update_of(8))
+        found[compiled] = [each for each in values if each is not None]
     assert len(found[True]) == len(found[False]) > 10
     error = 1e-4 if dtype == FLOAT32 else 0.05
     for compiled_value, value in zip(found[True], found[False], strict=True):

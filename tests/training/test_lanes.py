@@ -26,7 +26,7 @@ from crammed.terminal.progress import SILENT, Progress
 from crammed.training.update.lanes import lanes_of, with_lanes
 from crammed.training.update.objective import MaskedTokens
 from crammed.training.update.step import TrainStep
-from support.steps import rows_of, same, step_with, update_of
+from support.steps import gradients_of, rows_of, step_with, update_of
 from support.text import tiny
 
 CPU = choose_device(ComputeConfig(device="cpu", dtype="float32"))
@@ -37,9 +37,9 @@ def in_lanes(count: int, *words: str, microbatch: int = 32) -> tuple[TrainStep, 
     return step_with(CPU, config, microbatch_rows=microbatch)
 
 
-def gradients(step: TrainStep, rows: int = 13) -> tuple[float, list[Tensor]]:
+def gradients(step: TrainStep, rows: int = 13) -> tuple[float, Tensor]:
     loss = step.gradients(rows_of(rows), update_of(rows)).item()
-    return loss, [p.grad.clone() for p in step.parameters if p.grad is not None]
+    return loss, gradients_of(step)
 
 
 @pytest.mark.parametrize(("count", "microbatch"), [(2, 32), (3, 2), (20, 32)])
@@ -48,8 +48,7 @@ def test_lanes_compute_the_gradients_of_one_thread(count: int, microbatch: int) 
     step, _ = in_lanes(count, microbatch=microbatch)
     other, together = gradients(step)
     assert other == pytest.approx(loss, rel=1e-6)
-    for a, b in zip(alone, together, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6)
 
 
 def test_the_bits_do_not_depend_on_which_lane_is_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +62,7 @@ def test_the_bits_do_not_depend_on_which_lane_is_held_up(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(MaskedTokens, "loss", held_up)
     _, late = gradients(in_lanes(3)[0])
-    assert same(undisturbed, late)
+    assert torch.equal(undisturbed, late)
 
 
 def test_parts_are_equal_and_fill_all_lanes() -> None:
@@ -143,8 +142,7 @@ def test_lanes_that_run_out_of_memory_take_smaller_parts(monkeypatch: pytest.Mon
     step, _ = in_lanes(2)
     _, found = gradients(step, rows=16)
     assert step.microbatch_rows == 2
-    for a, b in zip(expected, found, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(

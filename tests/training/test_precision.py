@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from crammed.data.corpus import Corpus
 from crammed.data.masking import Masker
-from crammed.errors import Diverged, InputError, Interrupted
+from crammed.errors import Diverged, InputError
 from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM, initialise
 from crammed.optim.muon import COEFFICIENTS, ITERATIONS, orthogonalise
@@ -27,7 +27,7 @@ from crammed.training.update.precision import LossScale, recompute, training_cop
 from crammed.training.update.step import TrainStep, moved
 from support.steps import after_gradients, rows_of, same, step_with, update_of
 from support.text import tiny
-from support.training import events, train
+from support.training import events, interrupt_at, train
 
 BFLOAT16, FLOAT16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
 Gradients = dict[str, torch.Tensor]
@@ -190,17 +190,11 @@ def restless(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("restless")
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_run_in_float16_learns_and_goes_on_exactly(
-    tmp_path: Path,
-    corpus: Corpus,
-    cpu: Device,
-    monkeypatch: pytest.MonkeyPatch,
-    optimizer: str,
+    tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch, optimizer: str
 ) -> None:
     device = dataclasses.replace(cpu, dtype=FLOAT16)
     config = tiny(
-        "crammed",
-        f"optim.name={optimizer}",
-        "train.log_seconds=1e-9",
+        *("crammed", f"optim.name={optimizer}", "train.log_seconds=1e-9"),
         budget={"limit": f"{24 * 8 * 32}tok"},
     )
     whole = train(config, corpus, tmp_path / "whole", device)
@@ -210,22 +204,10 @@ def test_a_run_in_float16_learns_and_goes_on_exactly(
     assert 3 <= skipped <= 14
     assert records[-1]["loss"] < records[0]["loss"] < 6.0
 
-    class Killed(BaseException):
-        pass
-
-    original = TrainStep.gradients
-    deaths = [5, 12, 13, 19]
-
-    def die(self: TrainStep, rows: torch.Tensor, update: Update, first: int = 0) -> torch.Tensor:
-        if deaths and update.number == deaths[0]:
-            del deaths[0]
-            raise Killed
-        return original(self, rows, update, first)
-
-    monkeypatch.setattr(TrainStep, "gradients", die)
     monkeypatch.setattr(Agenda, "checkpoint_due", lambda self: True)
-    for _ in range(4):
-        with pytest.raises(Killed):
+    for updates in (6, 8, 2, 7):
+        interrupt_at(monkeypatch, updates)
+        with pytest.raises(KeyboardInterrupt):
             train(config, corpus, tmp_path / "run", device)
     resumed = train(config, corpus, tmp_path / "run", device)
     assert resumed.work == whole.work
@@ -237,21 +219,11 @@ def test_a_checkpoint_of_another_format_goes_on_too(
 ) -> None:
     config = tiny("crammed", budget={"limit": "6updates"})
     monkeypatch.setattr(Agenda, "checkpoint_due", lambda self: True)
-    for dtype, stop in ((FLOAT32, 2), (FLOAT16, 4), (BFLOAT16, None)):
-        with monkeypatch.context() as patch:
-            if stop is not None:
-                real = TrainStep.gradients
-
-                def halt(self: TrainStep, *given: Any, real: Any = real, stop: int = stop) -> Any:
-                    if given[1].number == stop:
-                        raise Interrupted("enough")
-                    return real(self, *given)
-
-                patch.setattr(TrainStep, "gradients", halt)
-                with pytest.raises(Interrupted):
-                    train(config, corpus, tmp_path, dataclasses.replace(cpu, dtype=dtype))
-            else:
-                trained = train(config, corpus, tmp_path, dataclasses.replace(cpu, dtype=dtype))
+    for dtype in (FLOAT32, FLOAT16):
+        interrupt_at(monkeypatch, 3)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, corpus, tmp_path, dataclasses.replace(cpu, dtype=dtype))
+    trained = train(config, corpus, tmp_path, dataclasses.replace(cpu, dtype=BFLOAT16))
     assert trained.work.updates == 6
     assert [event["update"] for event in events(tmp_path, "resume")] == [2, 4]
 

@@ -11,16 +11,11 @@ from crammed.optim.build import update_flops
 from crammed.training.plan import Planner
 from crammed.training.signals import UpdateLeft
 from crammed.training.update.build import build
-from crammed.training.update.step import TrainStep
-from support.steps import SPECIALS, rows_of, update_of
+from support.steps import SPECIALS, rows_of, update_of, vector
 from support.text import tiny
 
 SHARP = tiny("crammed", "train.sharpness=0.5", "model.dropout=0.1")
 PLAIN = SHARP.model_copy(update={"train": SHARP.train.model_copy(update={"sharpness": None})})
-
-
-def weights_of(step: TrainStep) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in step.parameters])
 
 
 def test_gradients_are_those_of_the_moved_weights_with_the_same_masks_and_dropout(
@@ -28,10 +23,10 @@ def test_gradients_are_those_of_the_moved_weights_with_the_same_masks_and_dropou
 ) -> None:
     sharp, plain = build(SHARP, 256, SPECIALS, cpu), build(PLAIN, 256, SPECIALS, cpu)
     rows, update = rows_of(8), update_of(8, 5)
-    before = weights_of(sharp)
+    before = vector(sharp.parameters)
     loss = sharp.gradients(rows, update)
     assert torch.equal(loss, plain.gradients(rows, update))
-    assert torch.equal(weights_of(sharp), before)
+    assert torch.equal(vector(sharp.parameters), before)
     found = [p.grad for p in plain.parameters]
     norm = sum(float(g.double().square().sum()) for g in found if g is not None) ** 0.5
     for parameter, gradient in zip(plain.parameters, found, strict=True):
@@ -46,7 +41,7 @@ def test_gradients_are_those_of_the_moved_weights_with_the_same_masks_and_dropou
 
 def test_weights_are_back_when_the_second_pass_is_left(cpu: Device) -> None:
     step = build(SHARP, 256, SPECIALS, cpu)
-    before, calls = weights_of(step), 0
+    before, calls = vector(step.parameters), 0
     step.microbatch_rows = 3
 
     def leave() -> None:
@@ -58,7 +53,7 @@ def test_weights_are_back_when_the_second_pass_is_left(cpu: Device) -> None:
     step.before_microbatch = leave
     with pytest.raises(UpdateLeft):
         step.gradients(rows_of(8), update_of(8))
-    assert torch.equal(weights_of(step), before)
+    assert torch.equal(vector(step.parameters), before)
 
 
 def test_a_process_without_rows_of_the_update_has_no_gradients(cpu: Device) -> None:

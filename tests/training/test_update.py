@@ -16,7 +16,7 @@ from crammed.machine.device import Device
 from crammed.optim.build import build_optimizer
 from crammed.training.update.build import build, new_model, step_of
 from crammed.training.update.planned import Update
-from support.steps import SPECIALS, check_microbatches, rows_of
+from support.steps import SPECIALS, check_compiled, check_microbatches, rows_of
 from support.text import tiny
 
 
@@ -46,18 +46,8 @@ def test_loss_is_the_mean_over_predicted_tokens_of_the_dense_model(cpu: Device) 
 # Every shape is compiled: the longer case has two.
 @pytest.mark.parametrize("count", [16, pytest.param(12, marks=pytest.mark.long)])
 def test_compiled_steps_equal_eager_ones(cpu: Device, count: int) -> None:
-    config = tiny("crammed", "model.layers=1")
-    rows = rows_of(count)
-    both = []
-    for compiled in (False, True):
-        model = new_model(config, 256, cpu.torch).train()
-        device = dataclasses.replace(cpu, compile=compiled, microbatch_rows=8)
-        step = step_of(model, config, SPECIALS, device)
-        step.prepare([count], [0.25])
-        assert all(p.grad is None for p in model.parameters())  # warming up trains nothing
-        loss = step.gradients(rows, update(count))
-        both.append((loss, [p.grad for p in model.parameters()]))
-    torch.testing.assert_close(both[0], both[1], rtol=1e-4, atol=1e-6)
+    device = dataclasses.replace(cpu, microbatch_rows=8)
+    check_compiled(tiny("crammed", "model.layers=1"), device, rows=count)
 
 
 def test_clipping_and_rate_reach_the_weights(cpu: Device) -> None:
