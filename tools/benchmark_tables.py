@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 import layout
 from crammed.quantity import quantity
-from layout import filled, found, row_of, table, tabled, there, unrepeated, wrapped
+from layout import filled, found, row_of, table, tabled, there, unrepeated, welch, wrapped
 
 TERABYTE = 1e12  # bytes
 PREPARED = {
@@ -156,7 +154,7 @@ def finetune_table(names: list[str]) -> str:
         theirs = [run["scores"][score["metric"]] for run in runs]
         both = longer.get(task, {"ours": score["seeds"], "plain": theirs})
         sides = [both["ours"], both["plain"]]
-        difference, low, high = _welch(*sides)
+        difference, low, high = welch(*sides)
         intervals.append((low, high))
         seeds = " | ".join(", ".join(f"{value:.1f}" for value in side) for side in sides)
         rows, between = f"{benchmark['rows'][task]:,}", f"{low:+.1f} to {high:+.1f}"
@@ -181,14 +179,6 @@ def finetune_table(names: list[str]) -> str:
         for task, name in zip(longer, names[1:], strict=True)
     ]
     return table(head, lines, wrapped(*words))
-
-
-def _welch(a: list[float], b: list[float]) -> tuple[float, float, float]:
-    """The difference of the means, and its 95 % interval by Welch's t-test."""
-    from scipy.stats import ttest_ind
-
-    between = ttest_ind(a, b, equal_var=False).confidence_interval()
-    return float(np.mean(a) - np.mean(b)), float(between.low), float(between.high)
 
 
 def coverage_table(names: list[str]) -> str:

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from scipy.stats import ttest_ind
+
 from crammed.files.writing import read_json
 from crammed.study.findings.statistics import compare_arms
 from crammed.study.findings.table import difference_text, interval_text
@@ -54,6 +57,12 @@ def difference_cell(one: dict[str, Any], measure: str = RATES[0]) -> str:
     """A difference with its interval, which a single seed does not have."""
     difference, interval = difference_text(one, measure), interval_text(one, measure)
     return f"{difference} ({interval})" if interval else difference
+
+
+def welch(a: list[float], b: list[float]) -> tuple[float, float, float]:
+    """The difference of the means, and its 95 % interval by Welch's t-test."""
+    between = ttest_ind(a, b, equal_var=False).confidence_interval()
+    return float(np.mean(a) - np.mean(b)), float(between.low), float(between.high)
 
 
 def unrepeated(rows: list[str]) -> list[str]:

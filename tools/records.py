@@ -24,7 +24,7 @@ of tables:
   (`language_tables`);
 - ``scores: DATE-NAME`` scores of encoders on tasks, by arm (`score_tables`);
 - ``adapted: DATE-NAME GROUP`` encoders of others, trained further, and ``decisions: DATE-NAME`` the
-  ways to an encoder (`adapting_tables`);
+  ways to an encoder (`score_tables`);
 - ``prepare: FILE`` and the other keys of `MAKERS` benchmark results (`benchmark_tables`) and counts
   (`count_tables`).
 """
@@ -40,7 +40,6 @@ from typing import Annotated, Any
 
 import typer
 
-import adapting_tables
 import benchmark_tables
 import count_tables
 import cpu_tables
@@ -282,8 +281,8 @@ MAKERS = {
     "scores": score_tables.scores_table,
     "judged": study_tables.judged_table,
     "verdicts": study_tables.verdicts_table,
-    "adapted": adapting_tables.adapted_table,
-    "decisions": adapting_tables.decisions_table,
+    "adapted": score_tables.adapted_table,
+    "decisions": score_tables.decisions_table,
     "minutes": text_tables.minutes_table,
 }
 

@@ -1,16 +1,19 @@
-"""Tables of what encoders score on tasks, from the ``scores.json`` files that evaluations leave.
+"""Tables of what encoders score on tasks, of encoders trained further, and of ways to an encoder.
 
-A record holds them as ``ARM-SEED.json``, one for each pretraining seed of an arm.
+A record holds the ``scores.json`` that evaluations leave as ``ARM-SEED.json``, one for each
+pretraining seed of an arm; the ``summary.json`` of runs of `crammed adapt`, and what
+`benchmarks/run_mlm.py` printed, as ``GROUP-NAME.json``; and what `crammed decide --json` printed
+as ``decision-NAME.json``.
 """
 
 from __future__ import annotations
 
 import statistics
-
-from scipy.stats import ttest_ind
+from typing import Any
 
 import layout
-from layout import row_of, table
+from crammed.evaluation.decision import cell, ways_in
+from layout import row_of, table, welch
 
 Scores = dict[str, list[float]]
 """The score of each pretraining seed, by task."""
@@ -57,7 +60,40 @@ def _mean(values: list[float]) -> str:
 
 def _gain(arms: dict[str, Scores], task: str) -> str:
     """What the first arm scores above the second, with Welch's interval over pretraining seeds."""
-    one, other = (arm[task] for arm in arms.values())
-    low, high = ttest_ind(one, other, equal_var=False).confidence_interval()
-    difference = statistics.fmean(one) - statistics.fmean(other)
+    difference, low, high = welch(*(arm[task] for arm in arms.values()))
     return f"{difference:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def adapted_table(words: list[str]) -> str:
+    """The adaptations of a group in a record, the one with the lowest held-out loss first."""
+    record, group = words
+    files = (layout.RECORDS / record).glob(f"{group}-*.json")
+    found = {file.stem.removeprefix(f"{group}-"): layout.found(file) for file in files}
+    head = row_of(group, "updates", "tokens", "held-out loss", "memory")
+    rows = [
+        row_of(
+            *(name, f"{one['updates']:,}", f"{one['tokens']:,}"),
+            *(f"{one['heldout']['loss@0.15']:.3f}", f"{one['memory_bytes'] / 1e6:,.0f} MB"),
+        )
+        for name, one in sorted(found.items(), key=lambda item: item[1]["heldout"]["loss@0.15"])
+    ]
+    return table(head, rows)
+
+
+def decisions_table(words: list[str]) -> str:
+    """The scores of every way to an encoder, by text and task; the best of a row is bold."""
+    rows, ways = [], []
+    for file in sorted((layout.RECORDS / words[0]).glob("decision-*.json")):
+        scores = layout.found(file)["scores"]
+        ways = ways_in(scores)
+        text = file.stem.removeprefix("decision-").replace("-", " ")
+        rows += [
+            row_of(text, name, *(_shown(each, way) for way in ways))
+            for name, each in scores.items()
+        ]
+    head = row_of("text", "task", *ways)
+    return table(head, rows)
+
+
+def _shown(score: dict[str, Any], way: str) -> str:
+    return f"**{cell(score, way)}**" if way == score["best"] else cell(score, way)

@@ -6,9 +6,7 @@ Commands run inside it, with relative paths, so that its location does not matte
 
 from __future__ import annotations
 
-import gzip
 import json
-import random
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +14,9 @@ from pathlib import Path
 
 from campaign.journal import Operation
 from crammed.doctor import TINY
+from support.text import MODEL, documents, write_jsonl, write_rows
 
 UPDATES = 6
-_MODEL = tuple(word for word in TINY if not word.startswith(("data.", "tokenizer.")))
 _OFTEN = ("train.checkpoint_seconds=1e-9", "train.log_seconds=1e-9")
 """A checkpoint and a log point after every update."""
 _PROTOCOL = ("finetune.seeds=1", "finetune.epochs=1", "finetune.batch=16", "compute.workers=1")
@@ -32,7 +30,7 @@ _RUN = (
     *("--out", "run", "--json"),
 )
 _PRETRAIN = (
-    *("pretrain", "crammed", *_MODEL, *_OFTEN, *_PROTOCOL, "--corpus", "corpus"),
+    *("pretrain", "crammed", *MODEL, *_OFTEN, *_PROTOCOL, "--corpus", "corpus"),
     *("--budget", f"{UPDATES}updates", "--out", "run", "--json"),
 )
 _EVALUATE = (
@@ -98,9 +96,7 @@ def _last_stage(journal: list[Operation]) -> slice:
 
 _MADE_BY_TRAINING = ("run/final", "run/export", "run/summary.json")
 _SHARDS = tuple(f"**/.corpus.preparing/**/*{name}.json" for name in ("read", "select", "pack"))
-
-
-_PREDICTIONS = "run/evaluation/predictions/**/*.npz"
+_PREDICTIONS, _SUMMARIES = "run/evaluation/predictions/**/*.npz", ("study/*/summary.json",)
 
 
 def _pretrain(name: str, where: Where | None = None, threads: int | None = 1) -> Stage:
@@ -113,21 +109,9 @@ STAGES = (
     _pretrain("pretrain, updates", _updates),
     _pretrain("pretrain, end", _last_stage),
     Stage("two processes", _PRETRAIN, ("corpus",), _MADE_BY_TRAINING, ranks=2),
-    Stage(
-        "evaluate",
-        _EVALUATE,
-        ("run", "tasks"),
-        ("run/evaluation",),
-        (_PREDICTIONS,),
-    ),
+    Stage("evaluate", _EVALUATE, ("run", "tasks"), ("run/evaluation",), (_PREDICTIONS,)),
     Stage("export", ("export", "run", "--to", "hf", "--json"), ("run",), ("hf",)),
-    Stage(
-        "study",
-        _STUDY,
-        ("corpus", "study.yaml"),
-        ("study/study.json",),
-        ("study/*/summary.json",),
-    ),
+    Stage("study", _STUDY, ("corpus", "study.yaml"), ("study/study.json",), _SUMMARIES),
     Stage("report", ("report", "run", "--out", "report.html"), ("run",), ("report.html",)),
     Stage(
         "run",
@@ -147,44 +131,17 @@ BY_NAME = {stage.name: stage for stage in STAGES}
 
 def write_inputs(folder: Path) -> None:
     """Write what a user has before the first command: text, a task, a study."""
-    text = folder / "text"
-    text.mkdir(parents=True)
     for number in range(3):
-        lines = [json.dumps({"text": each}) + "\n" for each in _documents(150, number)]
-        (text / f"part-{number}.jsonl").write_text("".join(lines), "utf-8")
-    task = folder / "tasks" / "rte"
-    task.mkdir(parents=True)
+        write_jsonl(folder / "text" / f"part-{number}.jsonl", documents(150, number))
     for split, count in (("train", 48), ("validation", 24)):
         rows = [
             {"sentence1": text, "sentence2": text[:30], "label": n % 2, "idx": n}
-            for n, text in enumerate(_documents(count, 7))
+            for n, text in enumerate(documents(count, 7))
         ]
-        with gzip.open(task / f"{split}.jsonl.gz", "wt") as file:
-            file.write("".join(json.dumps(row) + "\n" for row in rows))
-    study = {
-        "base": ["crammed", *_MODEL],
-        "baseline": "plain",
-        "arms": {"plain": [], "fast": ["optim.lr=2e-3"]},
-    }
+        write_rows(folder / "tasks" / "rte" / f"{split}.jsonl.gz", rows)
+    arms = {"plain": [], "fast": ["optim.lr=2e-3"]}
+    study = {"base": ["crammed", *MODEL], "baseline": "plain", "arms": arms}
     (folder / "study.yaml").write_text(json.dumps(study), "utf-8")  # JSON is YAML
-
-
-def _documents(count: int, seed: int) -> list[str]:
-    """Distinct documents of simple sentences."""
-    draw = random.Random(seed)
-    words = (
-        ("The old sailor", "A quiet girl", "My neighbour", "The red fox", "That engineer"),
-        ("counts", "paints", "forgets", "carries", "repairs", "follows"),
-        ("seven lanterns", "the broken clock", "a heavy stone", "every letter", "two boats"),
-        ("near the harbour", "under the bridge", "in the garden", "behind the mill", "at night"),
-    )
-    return [
-        " ".join(
-            f"{' '.join(map(draw.choice, words))} on day {1000 * seed + 4 * n + k}."
-            for k in range(4)
-        )
-        for n in range(count)
-    ]
 
 
 def make_world(templates: Path, stage: Stage, world: Path) -> None:
