@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gzip
-import importlib
 import json
 import random
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import benchmark_tables
+import layout
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
@@ -24,6 +26,7 @@ from support.tasks import write_task
 from support.text import MODEL, write_jsonl
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+Benchmark = Callable[[str], Any]
 
 
 def _prose(count: int, seed: int) -> list[str]:
@@ -38,7 +41,9 @@ def _prose(count: int, seed: int) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.long)])
-def test_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+def test_prepare(
+    tmp_path: Path, benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
     pytest.importorskip("rensa")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")  # two workers, each a process of its own
     folder = tmp_path / "texts"
@@ -46,8 +51,7 @@ def test_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) ->
     for number in range(2):
         write_jsonl(folder / f"{number}.jsonl", _prose(150, seed=number))
     out = tmp_path / "result.json"
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    kinds = importlib.import_module("prepare").GIVEN
+    kinds = benchmark("prepare").GIVEN
     assert len(kinds) == 4
     for words in kinds.values():
         load_config("crammed", words)
@@ -135,10 +139,8 @@ def _run(script: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
 def _table(kind: str, result: dict[str, Any], folder: Path) -> str:
     """The table that a page shows for a result."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(BENCHMARKS.parent / "tools")
-        module = importlib.import_module("benchmark_tables")
-        patch.setattr(module.layout, "BENCHMARKS", folder)
-        make = getattr(module, f"{kind}_table")
+        patch.setattr(layout, "BENCHMARKS", folder)
+        make = getattr(benchmark_tables, f"{kind}_table")
         assert make(["no.json"]) == "Not measured yet.\n"
         (folder / "result.json").write_text(json.dumps(result))
         table: str = make(["no.json", "result.json"])
@@ -173,9 +175,8 @@ def test_step(tmp_path: Path) -> None:
     assert f"| {variant} | 5 | {loops[variant]['tokens_per_second']:,.0f} | {times:.2f} |" in table
 
 
-def test_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    module = importlib.import_module("busy")
+def test_busy(tmp_path: Path, benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = benchmark("busy")
     monkeypatch.setattr(module, "BEGINS", 0.0)
     neighbours: list[subprocess.Popen[bytes]] = []
     turn = module._turn
@@ -208,33 +209,12 @@ def test_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["", "long", "64,,128", "0"])
-def test_what_is_no_list_of_numbers_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    with pytest.raises(InputError, match=r"^--lengths: "):
-        importlib.import_module("lengths").main(lengths=text)
-    with pytest.raises(InputError, match=r"^--threads: "):
-        importlib.import_module("serving").main([], cores="0", threads=text)
-
-
-def test_held_out_text_without_a_row_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_held_out_text_without_a_row_is_refused(benchmark: Benchmark, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    judge, text = importlib.import_module("heldout_masked_lm"), tmp_path / "text.jsonl.gz"
+    judge, text = benchmark("heldout_masked_lm"), tmp_path / "text.jsonl.gz"
     text.write_bytes(gzip.compress(b'{"text": "two boats"}\n'))
     with pytest.raises(SystemExit, match="is shorter than a row of 40 tokens"):
         judge.main(str(save_model(tmp_path / "bert", "bert")), text, length=40)
-
-
-def test_two_models_of_one_name_are_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(InputError, match="two models have the same name"):
-        importlib.import_module("serving").main([f"a={tmp_path}"] * 2, cores="0")
 
 
 def test_lengths(tmp_path: Path) -> None:
@@ -284,20 +264,14 @@ def test_profile_step(tmp_path: Path) -> None:
         ("triton_poi_fused_gelu_mul_3", "gates"),
         ("triton_poi_fused_erf_mul_9", "gates"),
         ("triton_per_fused_add_rsqrt_sub_4", "residuals and norms"),
-        (
-            "void at::native::multi_tensor_apply_kernel<4>",
-            "weights",
-        ),
+        ("void at::native::multi_tensor_apply_kernel<4>", "weights"),
         ("Memcpy HtoD (Pinned -> Device)", "copies"),
         ("void at::native::vectorized_elementwise_kernel<4>", "other elementwise"),
         ("ncclDevKernel_AllReduce_Sum", "other"),
     ],
 )
-def test_kernels_are_known_by_their_names(
-    kernel: str, group: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    assert importlib.import_module("profile_step").group_of(kernel) == group
+def test_kernels_are_known_by_their_names(kernel: str, group: str, benchmark: Benchmark) -> None:
+    assert benchmark("profile_step").group_of(kernel) == group
 
 
 def test_plan_accuracy(corpus: Corpus, tmp_path: Path) -> None:
@@ -314,10 +288,9 @@ def test_plan_accuracy(corpus: Corpus, tmp_path: Path) -> None:
 
 
 def test_what_stops_a_later_loop_leaves_the_first_one_s_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    step = importlib.import_module("step")
+    step = benchmark("step")
 
     def stop(config: RunConfig) -> None:
         raise KeyboardInterrupt
@@ -331,9 +304,10 @@ def test_what_stops_a_later_loop_leaves_the_first_one_s_result(
     assert result["loops"]["ours"]["tokens_per_second"] > 0
 
 
-def test_why_ours_failed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    step = importlib.import_module("step")
+def test_why_ours_failed_is_kept(
+    tmp_path: Path, benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = benchmark("step")
 
     def fail(*_: object) -> None:
         raise InputError("the compiler failed: KeyError")

@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 
+from campaign.journal import Operation, read_journal
+from campaign.links import PlantedLink
+from campaign.plants import PLANTS
 from support.command import FORKS, python
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
-sys.path.insert(0, str(TOOLS))
-
-from campaign.journal import Operation, read_journal  # noqa: E402
-from campaign.links import PlantedLink  # noqa: E402
-from campaign.plants import PLANTS  # noqa: E402
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 

@@ -10,12 +10,13 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
+import cpu_tables
+import layout
 from crammed.data.corpus import Corpus
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import CrammedError, InputError
@@ -33,14 +34,6 @@ def heldout(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "heldout.jsonl.gz", documents(150, seed=7))
 
 
-@pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """A module of benchmarks/ or tools/."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    monkeypatch.syspath_prepend(ROOT / "tools")
-    return importlib.import_module
-
-
 class Stage:
     """`cpu_records` with processes that are played.
 
@@ -49,7 +42,7 @@ class Stage:
         fails: whether the next process fails.
     """
 
-    def __init__(self, folder: Path, corpus: Corpus, heldout: Path, module: ModuleType) -> None:
+    def __init__(self, folder: Path, corpus: Corpus, heldout: Path, module: Any) -> None:
         self.out, self.module = folder / "out", module
         self.calls: list[list[str]] = []
         self.fails = False
@@ -92,14 +85,14 @@ def stage(
     tmp_path: Path,
     corpus: Corpus,
     heldout: Path,
-    module: Callable[[str], ModuleType],
+    benchmark: Callable[[str], Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Stage]:
-    played = Stage(tmp_path, corpus, heldout, module("cpu_records"))
-    contest = module("contest")
+    played = Stage(tmp_path, corpus, heldout, benchmark("cpu_records"))
+    contest = benchmark("contest")
     monkeypatch.setattr(contest.Contest, "_call", lambda _, *words: played.play(*words[:2]))
     monkeypatch.setattr(contest, "separate", list)
-    monkeypatch.setattr(module("lanes"), "pinned", list)
+    monkeypatch.setattr(benchmark("lanes"), "pinned", list)
     threads = torch.get_num_threads()
     yield played
     torch.set_num_threads(threads)
@@ -204,9 +197,9 @@ def test_two_lanes_train_side_by_side(stage: Stage, monkeypatch: pytest.MonkeyPa
 
 
 def test_lanes_have_equally_many_cores_of_their_own(
-    module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+    benchmark: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lanes = module("lanes")
+    lanes = benchmark("lanes")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     assert lanes.separate([[1, 0], [2, 3]]) == [[0, 1], [2, 3]]
     for wrong, why in (([[0], [0]], "share"), ([[0, 1], [2]], "as many"), ([[9]], "choose from")):
@@ -215,9 +208,9 @@ def test_lanes_have_equally_many_cores_of_their_own(
 
 
 def test_when_one_lane_fails_the_others_end(
-    module: Callable[[str], ModuleType], tmp_path: Path
+    benchmark: Callable[[str], Any], tmp_path: Path
 ) -> None:
-    processes = module("lanes").Processes()
+    processes = benchmark("lanes").Processes()
     with ThreadPoolExecutor(1) as pool, (tmp_path / "log").open("a") as log:
         running = pool.submit(processes.run, ["sleep", "600"], os.environ, log)
         while not processes._running:
@@ -291,10 +284,10 @@ def test_the_judge_agrees_with_crammed_evaluate(tmp_path: Path, heldout: Path) -
 
 
 def test_the_peer_masks_exactly_and_follows_the_clock(
-    corpus: Corpus, module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+    corpus: Corpus, benchmark: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("transformers")
-    peer = module("peer")
+    peer = benchmark("peer")
     specials = Specials.of(corpus.tokenizer)
     rows = peer.Rows(corpus).__getitems__(list(range(200)))
     batch = peer.Masks(corpus.vocab_size, specials, 0.25)(rows)
@@ -328,12 +321,12 @@ def test_a_plain_loop_trains_with_either_optimizer_and_start(
     tmp_path: Path,
     corpus: Corpus,
     heldout: Path,
-    module: Callable[[str], ModuleType],
+    benchmark: Callable[[str], Any],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("accelerate")
-    peer, judge = module("peer"), module("heldout_masked_lm")
+    peer, judge = benchmark("peer"), benchmark("heldout_masked_lm")
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
 
     def loss(updates: int, optimizer: str = "adamw", start: str = "random") -> float:
@@ -386,9 +379,7 @@ def test_an_encoder_is_trained_further_as_run_mlm_does(tmp_path: Path, heldout: 
     assert values["heldout"]["loss@0.15"] < before["loss@0.15"]
 
 
-def test_serving_times_every_model(
-    tmp_path: Path, module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_serving_times_every_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     models = {name: save_model(tmp_path / name, name) for name in ("bert", "modernbert")}
     words = [f"{name}={folder}" for name, folder in models.items()]
@@ -398,9 +389,8 @@ def test_serving_times_every_model(
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     (tmp_path / "serving.json").write_text(done.stdout)
-    tables = module("cpu_tables")
-    monkeypatch.setattr(module("layout"), "RECORDS", tmp_path.parent)
-    assert tables.serving_table([tmp_path.name]).count("\n| bert |") == 1
+    monkeypatch.setattr(layout, "RECORDS", tmp_path.parent)
+    assert cpu_tables.serving_table([tmp_path.name]).count("\n| bert |") == 1
     for name, folder in models.items():
         found = result["models"][name]
         assert found["bytes"] == (folder / "model.safetensors").stat().st_size

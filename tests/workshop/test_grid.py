@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import os
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,10 +22,9 @@ OWN = ["crammed", *MODEL]
 
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def module(benchmark: Callable[[str], Any]) -> Any:
     """The grid in this process."""
-    monkeypatch.syspath_prepend(GRID.parent)
-    return importlib.import_module("grid")
+    return benchmark("grid")
 
 
 def test_a_grid_trains_what_is_missing(tmp_path: Path, corpus: Corpus) -> None:
@@ -53,14 +51,14 @@ def test_a_grid_trains_what_is_missing(tmp_path: Path, corpus: Corpus) -> None:
 
 @pytest.mark.parametrize("values", [{"corpora": [], "runs": []}, {"corpora": {}, "runs": [3]}])
 def test_results_of_something_else_are_refused(
-    tmp_path: Path, corpus: Corpus, module: ModuleType, values: dict[str, Any]
+    tmp_path: Path, corpus: Corpus, module: Any, values: dict[str, Any]
 ) -> None:
     write_json(tmp_path / "out" / "runs.json", values)
     with pytest.raises(InputError, match="does not hold the runs of a grid"):
         module.Runs(tmp_path / "out", {"a": corpus})
 
 
-def test_runs_have_folders_of_their_own(module: ModuleType) -> None:
+def test_runs_have_folders_of_their_own(module: Any) -> None:
     several = [("masking.rate=0.2",), ("masking.final_rate=0.2",), ("tokenizer.file=../../a",)]
     points = [module.Point("../a", 600, words, "x", 0) for words in several]
     names = [module._folder(point) for point in points]
@@ -108,7 +106,7 @@ def test_a_run_that_fails_ends_the_grid_with_its_log(tmp_path: Path, corpus: Cor
     ],
 )
 def test_a_wrong_grid_is_refused(
-    tmp_path: Path, corpus: Corpus, module: ModuleType, text: str, why: str
+    tmp_path: Path, corpus: Corpus, module: Any, text: str, why: str
 ) -> None:
     (tmp_path / "grid.yaml").write_text(text)
     with pytest.raises(InputError) as refused:

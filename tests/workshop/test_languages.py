@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+import gather_text
+import language_tables
+import layout
 
-import gather_text  # noqa: E402
-import language_tables  # noqa: E402
-import layout  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_pages_written_in_english_are_found_beside_their_translations(tmp_path: Path) -> None:

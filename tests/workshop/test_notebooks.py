@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 from pathlib import Path
 
 import pytest
 import yaml
+
+import docs_site
+import notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -27,16 +29,12 @@ def test_a_notebook_is_python_without_outputs(notebook: Path) -> None:
         assert (notebook.parent / link).exists(), link
 
 
-def test_every_notebook_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "tools")
-    tool = importlib.import_module("notebooks")
-    assert sorted(tool.NOTEBOOKS) == [each.stem for each in NOTEBOOKS]
+def test_every_notebook_is_run() -> None:
+    assert sorted(notebooks.NOTEBOOKS) == [each.stem for each in NOTEBOOKS]
 
 
-def test_the_site_begins_with_the_readme(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "tools")
-    site = importlib.import_module("docs_site")
-    page = site.on_page_markdown(site.as_page((ROOT / "README.md").read_text("utf-8")))
+def test_the_site_begins_with_the_readme() -> None:
+    page = docs_site.on_page_markdown(docs_site.as_page((ROOT / "README.md").read_text("utf-8")))
     for link in re.findall(r"\]\(([^)#]+)", page):
         assert link.startswith("https://") or (ROOT / "docs" / link).exists(), link
     assert "](recipe.md)" in page

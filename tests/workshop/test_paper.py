@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,13 @@ from crammed.model.count import train_flops_per_token
 from crammed.model.traffic import attention_bytes
 from crammed.rules.recipe import load_config
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-TOOLS = BENCHMARKS.parent / "tools"
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
 NORMS = "residuals and norms"
 
 
 @pytest.fixture(autouse=True)
-def _tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)  # `kernel_parts` serves both
-    monkeypatch.syspath_prepend(TOOLS)
+def _benchmarks(benchmark: Callable[[str], Any]) -> None:
+    """The module `kernel_parts` serves both."""
 
 
 def room(name: str) -> Any:

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+import recompute
+import recomputed
 
-import recompute  # noqa: E402
-import recomputed  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 THREE_SEEDS, SEVERAL_BUDGETS = "2026-11-22-study-objective", "2026-11-23-study-main"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+import layout
+import records
 from crammed.config import RunConfig
 from crammed.config.yamlfile import Loader
 from crammed.data.corpus import Corpus
@@ -31,10 +32,6 @@ from support.text import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = ROOT / "tools" / "records.py"
-sys.path.insert(0, str(TOOL.parent))
-
-import layout  # noqa: E402
-import records  # noqa: E402
 
 
 def _tables(root: Path, *, check: bool = False) -> str:

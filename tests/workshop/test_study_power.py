@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import ttest_ind
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
 import study_power
 
