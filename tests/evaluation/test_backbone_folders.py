@@ -16,7 +16,7 @@ import torch
 from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.files.hashes import HASHES, write_hashes
-from support.models import byte_pairs, save_tokenizer, word_pieces
+from support.models import byte_pairs, change, save_tokenizer, word_pieces
 
 
 def test_the_digest_is_of_the_content_alone(tmp_path: Path, model_folders: dict[str, Path]) -> None:
@@ -53,66 +53,90 @@ def test_nothing_is_written_on_the_terminal(
     assert capfd.readouterr() == ("", "")
 
 
-def broken(folder: Path, what: str) -> None:
-    config = folder / "config.json"
-    values: dict[str, Any] = json.loads(config.read_text())
-    if what == "no tokenizer":
-        for file in folder.glob("tokenizer*"):
-            file.unlink()
-    elif what == "no weights":
-        (folder / "model.safetensors").unlink()
-    elif what == "damaged weights":
-        (folder / "model.safetensors").write_bytes(b"\x10" + bytes(100))
-    elif what == "other weights":
-        config.write_text(json.dumps({**values, "num_hidden_layers": 3}))
-    elif what == "other width":
-        config.write_text(json.dumps({**values, "hidden_size": 64}))
-    elif what == "no config":
-        config.unlink()
-    elif what == "damaged config":
-        config.write_text("{")
-    elif what == "no model type":
-        config.write_text("{}")
-    elif what == "unknown model type":
-        config.write_text(json.dumps({**values, "model_type": "bort"}))
-    elif what == "remote code":
-        more = {"model_type": "bort", "auto_map": {"AutoConfig": "m.C", "AutoModel": "m.M"}}
-        config.write_text(json.dumps({**values, **more}))
-        (folder / "m.py").write_text("raise SystemExit('ran')")
-    elif what == "no padding":
-        save_tokenizer(folder, word_pieces(), pad_token=None)
-    elif what == "other tokenizer":
-        save_tokenizer(folder, byte_pairs())
+HUGE = 10**9
+REMOTE = {"model_type": "bort", "auto_map": {"AutoConfig": "m.C", "AutoModel": "m.M"}}
+KERNEL, QUANTIZED = "someone/kernel", {"quantization_config": {"quant_method": "mxfp4"}}
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"tokenizer.json": None, "tokenizer_config.json": None}, "holds no tokenizer"),
+    ({"model.safetensors": None}, "holds no weights"),
+    ({"model.safetensors": "\x10" + 100 * "\0"}, "model of bert cannot be loaded"),
+    ({"config.json": {"hidden_size": 64}}, "of bert"),
+    (
+        {"config.json": {"num_hidden_layers": 3}},
+        r"do not match its config.json: they lack (bert\.)?encoder\.layer\.2.* more",
+    ),
+    ({"config.json": None}, r"neither a finished run .* nor a Hugging Face folder"),
+    ({"config.json": "{"}, "not a JSON object"),
+    ({"config.json": "{}"}, "no model_type"),
+    ({"config.json": {"model_type": "bort"}}, r"configuration of bert cannot be loaded.*bort"),
+    (
+        {"config.json": REMOTE, "m.py": "raise SystemExit('ran')"},
+        r"bert comes with its own Python code.*--trust-remote-code",
+    ),
+    *(
+        ({"config.json": values}, r"asks for the code .* remove that key")
+        for values in (
+            {"attn_implementation": KERNEL},
+            {"_attn_implementation": KERNEL},
+            {"attn_implementation": {"text_config": KERNEL}},
+            {"text_config": {"experts_implementation": KERNEL}},
+            {"attn_implementation": "flash_attention_2"},  # which a library would download
+        )
+    ),
+    *(
+        ({"config.json": values}, "asks for the code of a quantization")
+        for values in (QUANTIZED, {"text_config": QUANTIZED})
+    ),
+    ({"adapter_config.json": {"base_model_name_or_path": "a/b"}}, "bert holds an adapter: merge"),
+    *(
+        ({"config.json": values}, f"no model has so large a {key}")
+        for key in ("num_labels", "vocab_size")
+        for values in ({key: HUGE}, {"text_config": {key: HUGE}})
+    ),
+    *(
+        ({name: values}, f"{name} has a token with the id 1,000,000,000")
+        for name, values in {
+            "tokenizer.json": {"added_tokens": [{"id": HUGE, "content": "x"}]},
+            "tokenizer_config.json": {"added_tokens_decoder": {str(HUGE): {"content": "x"}}},
+            "added_tokens.json": {"x": HUGE},
+            "vocab.json": {"x": HUGE},
+        }.items()
+    ),
+]
+"""Files that are gone, have another content, or other values beside their own; what is said."""
 
 
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        ("no tokenizer", "holds no tokenizer"),
-        ("no weights", "holds no weights"),
-        ("damaged weights", "model of bert cannot be loaded"),
-        (
-            "other weights",
-            r"do not match its config.json: they lack (bert\.)?encoder\.layer\.2.* more",
-        ),
-        ("other width", "of bert"),
-        ("no config", r"neither a finished run .* nor a Hugging Face folder"),
-        ("damaged config", "not a JSON object"),
-        ("no model type", "no model_type"),
-        ("unknown model type", r"configuration of bert cannot be loaded.*bort"),
-        ("remote code", r"bert comes with its own Python code.*--trust-remote-code"),
-        ("no padding", "has no padding token"),
-        ("other tokenizer", "ids up to 349, but the model has only 150 embeddings"),
-    ],
-)
-def test_what_is_wrong_with_a_folder_is_said_in_one_line(
-    tmp_path: Path, model_folders: dict[str, Path], what: str, words: str
-) -> None:
-    folder = shutil.copytree(model_folders["bert"], tmp_path / "bert")
-    broken(folder, what)
+@pytest.fixture
+def bert(tmp_path: Path, model_folders: dict[str, Path]) -> Path:
+    return shutil.copytree(model_folders["bert"], tmp_path / "bert")
+
+
+def refused(folder: Path, words: str) -> None:
+    """Check that the folder is refused in one line with these words."""
     with pytest.raises(InputError, match=words) as caught:
         BackboneSpec(str(folder), 0.1).load()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("files", "words"), WRONG)
+def test_what_is_wrong_with_a_folder_is_said_in_one_line(
+    bert: Path, files: dict[str, Any], words: str
+) -> None:
+    for name, content in files.items():
+        if content is None:
+            (bert / name).unlink()
+        elif isinstance(content, str):
+            (bert / name).write_text(content)
+        else:
+            change(bert / name, content)
+    refused(bert, words)
+
+
+def test_what_is_wrong_with_a_tokenizer_is_said_in_one_line(bert: Path) -> None:
+    save_tokenizer(bert, word_pieces(), pad_token=None)
+    refused(bert, "has no padding token")
+    save_tokenizer(bert, byte_pairs())
+    refused(bert, "ids up to 349, but the model has only 150 embeddings")
 
 
 def hostile(content: bytes) -> Iterator[bytes]:
@@ -133,18 +157,15 @@ def hostile(content: bytes) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer_config.json"])
-def test_hostile_files_of_a_folder_are_read_or_refused(
-    tmp_path: Path, model_folders: dict[str, Path], name: str
-) -> None:
-    folder = shutil.copytree(model_folders["bert"], tmp_path / "bert")
-    refused = 0
-    for content in hostile((model_folders["bert"] / name).read_bytes()):
-        (folder / name).write_bytes(content)
+def test_hostile_files_of_a_folder_are_read_or_refused(bert: Path, name: str) -> None:
+    one_line = 0
+    for content in hostile((bert / name).read_bytes()):
+        (bert / name).write_bytes(content)
         try:
-            BackboneSpec(str(folder), 0.1).load()
+            BackboneSpec(str(bert), 0.1).load()
         except InputError as error:
-            refused += "\n" not in str(error)
-    assert refused >= 5
+            one_line += "\n" not in str(error)
+    assert one_line >= 5
 
 
 def test_models_that_are_nowhere_are_said_to_be(

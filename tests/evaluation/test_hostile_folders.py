@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from contextlib import suppress
@@ -15,14 +14,9 @@ from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface_files import loading, model_files
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.interface.lines import _quoted
+from support.models import change
 
 HUGE = 10**9
-
-
-def changed(folder: Path, name: str, values: dict[str, Any]) -> None:
-    file = folder / name
-    found = json.loads(file.read_text()) if file.exists() else {}
-    file.write_text(json.dumps({**found, **values}))
 
 
 @pytest.fixture
@@ -30,64 +24,9 @@ def bert(tmp_path: Path, model_folders: dict[str, Path]) -> Path:
     return shutil.copytree(model_folders["bert"], tmp_path / "bert")
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"attn_implementation": "someone/kernel"},
-        {"_attn_implementation": "someone/kernel"},
-        {"attn_implementation": {"text_config": "someone/kernel"}},
-        {"text_config": {"experts_implementation": "someone/kernel"}},
-        {"attn_implementation": "flash_attention_2"},  # a library downloads what is not installed
-    ],
-)
-def test_code_that_a_configuration_names_is_refused(bert: Path, values: dict[str, Any]) -> None:
-    changed(bert, "config.json", values)
-    with pytest.raises(InputError, match=r"asks for the code .* remove that key"):
-        BackboneSpec(str(bert), 0.1).load()
-
-
-@pytest.mark.parametrize("inside", [False, True])
-def test_a_quantization_is_refused(bert: Path, inside: bool) -> None:
-    values = {"quantization_config": {"quant_method": "mxfp4"}}
-    changed(bert, "config.json", {"text_config": values} if inside else values)
-    with pytest.raises(InputError, match="asks for the code of a quantization"):
-        BackboneSpec(str(bert), 0.1).load()
-
-
-def test_an_adapter_is_refused(bert: Path) -> None:
-    changed(bert, "adapter_config.json", {"base_model_name_or_path": "someone/model"})
-    with pytest.raises(InputError, match="bert holds an adapter: merge it"):
-        BackboneSpec(str(bert), 0.1).load()
-
-
 def test_implementations_of_pytorch_are_taken(bert: Path) -> None:
-    changed(bert, "config.json", {"attn_implementation": "eager"})
+    change(bert / "config.json", {"attn_implementation": "eager"})
     assert model_files(bert)
-
-
-@pytest.mark.parametrize("key", ["num_labels", "vocab_size"])
-def test_a_size_that_no_model_has_ends_at_once(bert: Path, key: str) -> None:
-    for values in ({key: HUGE}, {"text_config": {key: HUGE}}):
-        changed(bert, "config.json", values)
-        with pytest.raises(InputError, match=f"no model has so large a {key}"):
-            BackboneSpec(str(bert), 0.1).load()
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("tokenizer.json", {"added_tokens": [{"id": HUGE, "content": "x"}]}),
-        ("tokenizer_config.json", {"added_tokens_decoder": {str(HUGE): {"content": "x"}}}),
-        ("added_tokens.json", {"x": HUGE}),
-        ("vocab.json", {"x": HUGE}),
-    ],
-)
-def test_an_id_that_no_vocabulary_has_ends_at_once(
-    bert: Path, name: str, values: dict[str, Any]
-) -> None:
-    changed(bert, name, values)
-    with pytest.raises(InputError, match=f"{name} has a token with the id 1,000,000,000"):
-        BackboneSpec(str(bert), 0.1).load()
 
 
 def framed(folder: Path, number: int) -> None:
@@ -95,7 +34,7 @@ def framed(folder: Path, number: int) -> None:
     second = [{"Sequence": {"id": "B", "type_id": 0}}]
     tokens = {"x": {"id": "x", "ids": [number], "tokens": ["x"]}}
     processor = {"type": "TemplateProcessing", "single": piece, "pair": [*piece, *second]}
-    changed(folder, "tokenizer.json", {"post_processor": {**processor, "special_tokens": tokens}})
+    change(folder / "tokenizer.json", {"post_processor": {**processor, "special_tokens": tokens}})
 
 
 @pytest.mark.parametrize("number", [HUGE, 2**32 - 1])
@@ -105,7 +44,7 @@ def test_ids_of_a_frame_have_embeddings(
     run = shutil.copytree(model_folders["crammed"], tmp_path / "run")
     framed(run / "final", number)
     (run / "final" / "hashes.json").unlink()
-    changed(run / "final", "config.json", {"schema": 1})
+    change(run / "final" / "config.json", {"schema": 1})
     with pytest.raises(InputError, match=r"tokenizer.json is not a readable tokenizer"):
         BackboneSpec(str(run), 0.1).load()
 
@@ -139,7 +78,7 @@ def test_a_panic_of_a_library_is_one_line() -> None:
 @pytest.mark.parametrize("charsmap", ["", "AAAA", "/////w==", "BAAAAP////8="])
 def test_a_damaged_table_of_a_normalizer_is_one_line(bert: Path, charsmap: str) -> None:
     normalizer = {"type": "Precompiled", "precompiled_charsmap": charsmap}
-    changed(bert, "tokenizer.json", {"normalizer": normalizer})
+    change(bert / "tokenizer.json", {"normalizer": normalizer})
     with suppress(InputError):  # nothing else, and no panic; some tables do nothing
         BackboneSpec(str(bert), 0.1).load().tokenize([("é ﬁ \u0301 text",)], 16, words=False)
 

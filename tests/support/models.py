@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,12 @@ def byte_pairs() -> Tokenizer:
         special_tokens=[("<s>", 0), ("</s>", 2)],
     )
     return tokenizer
+
+
+def change(file: Path, values: dict[str, Any]) -> None:
+    """Give keys of a JSON file these values, in a new file if there is none."""
+    found = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps({**found, **values}))
 
 
 def save_tokenizer(folder: Path, tokenizer: Tokenizer, **more: Any) -> None:

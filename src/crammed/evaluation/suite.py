@@ -159,11 +159,9 @@ class SuiteEvaluator:
                 except InputError as error:
                     failures[name] = str(error)
             jobs = [job for each in prepared for job in each.jobs]
-            threads = self._threads(_waiting(prepared))
+            setup = self._setup(_waiting(prepared))
             if self.twins is not None:
                 self.twins.take(suite.name, jobs)
-            protocol = self.protocol.model_copy(update={"max_length": self.max_length})
-            setup = FinetuneSetup(self.spec, protocol, self.numerics, threads)
             failures |= run_jobs(
                 _waiting(prepared), setup, self.backbone.parameters, self.jobs, self.progress
             )
@@ -192,20 +190,21 @@ class SuiteEvaluator:
         read = given.get(task.name) or read_task(task, data, suite, test=False)
         with scratch_folder() as scratch:
             prepared = self._prepare(suite, task.name, read, scratch / task.name)
-            threads = self._threads(prepared.jobs)
-            protocol = self.protocol.model_copy(update={"max_length": self.max_length})
-            setup = FinetuneSetup(self.spec, protocol, self.numerics, threads)
+            setup = self._setup(prepared.jobs)
             file = weights.with_suffix(".npz")
             job = replace(prepared.jobs[seed], file=file, weights=weights)
             failures = run_jobs([job], setup, self.backbone.parameters, 1, self.progress)
         if failures:
             raise InputError(f"task {task.name}: {failures[task.name]}")
 
-    def _threads(self, jobs: Sequence[FinetuneJob]) -> int | None:
-        """CPU threads of each job: those that this folder began with."""
-        if not jobs or self.numerics.device.type != "cpu":
-            return None
-        return self.folder.threads(usual_threads(len(jobs), self.backbone.parameters, self.jobs))
+    def _setup(self, jobs: Sequence[FinetuneJob]) -> FinetuneSetup:
+        """What these jobs share; each has as many CPU threads as this folder began with."""
+        threads = None
+        if jobs and self.numerics.device.type == "cpu":
+            usual = usual_threads(len(jobs), self.backbone.parameters, self.jobs)
+            threads = self.folder.threads(usual)
+        protocol = self.protocol.model_copy(update={"max_length": self.max_length})
+        return FinetuneSetup(self.spec, protocol, self.numerics, threads)
 
     def _share_twins(self, suite: Suite, jobs: Sequence[FinetuneJob]) -> None:
         """Leave the untrained model's predictions to others; this only saves them time."""

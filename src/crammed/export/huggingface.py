@@ -271,7 +271,16 @@ def verify(final: TrainedModel, folder: Path, *, custom: bool) -> float | None:
     with torch.inference_mode():
         theirs = theirs_model(input_ids=ids, attention_mask=mask).logits
         ours = ours_model(ids, mask=mask.bool())
-    difference = float((theirs - ours)[mask.bool()].abs().max())
+    return checked((theirs - ours)[mask.bool()])
+
+
+def checked(differences: Tensor) -> float:
+    """The largest of these differences of logits.
+
+    Raises:
+        CrammedError: it is above `TOLERANCE`.
+    """
+    difference = float(differences.abs().max())
     if not difference <= TOLERANCE:
         raise CrammedError(
             f"the exported model's logits differ from the trained model's by {difference:.3g}: "

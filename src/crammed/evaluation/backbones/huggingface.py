@@ -127,9 +127,7 @@ class HuggingFaceBackbone:
         Args:
             seed: decides weights that the folder does not have, such as a pooler's.
         """
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            model, _ = self._load("AutoModel", **dict.fromkeys(self.dropouts(), dropout))
+        model, _ = self._load("AutoModel", seed, **dict.fromkeys(self.dropouts(), dropout))
         return _Wrapped(model, "last_hidden_state")
 
     def encoder_to_tune(self, seed: int, *, trained: bool) -> nn.Module:
@@ -199,9 +197,7 @@ class HuggingFaceBackbone:
             dropout: in place of every dropout of the encoder; None keeps its own.
         """
         more = {} if dropout is None else dict.fromkeys(self.dropouts(), dropout)
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            model, lost = self._load("AutoModelForMaskedLM", **more)
+        model, lost = self._load("AutoModelForMaskedLM", seed, **more)
         return HuggingFaceMaskedLM(model), lost
 
     def masked_lm(self, device: torch.device) -> SparseMaskedLM:
@@ -217,11 +213,17 @@ class HuggingFaceBackbone:
         model = self._untrained("AutoModelForMaskedLM", self._config, 0)
         return HuggingFaceMaskedLM(model.to(device).eval())
 
-    def _load(self, kind: str, **more: Any) -> tuple[Any, set[str]]:
-        """A model of this class in float32, and the names of the weights missing in the folder."""
+    def _load(self, kind: str, seed: int | None = None, **more: Any) -> tuple[Any, set[str]]:
+        """A model of this class in float32, and the names of the weights missing in the folder.
+
+        Args:
+            seed: decides those weights; None leaves them to the state of the generator.
+        """
         import transformers
 
         with loading(self.name, "model"), torch.random.fork_rng(devices=[]):
+            if seed is not None:
+                torch.default_generator.manual_seed(seed)
             model, info = getattr(transformers, kind).from_pretrained(
                 self._folder, output_loading_info=True, **more, **self._trust
             )
