@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from crammed.config import TokenizerConfig
+from crammed.data.tokenization import chunks as chunks_module
 from crammed.data.tokenization import counts as counts_module
-from crammed.data.tokenization import encoding
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.data.tokenization.counts import sum_counts
 from crammed.data.tokenization.encoding import CorpusTokenizer
@@ -82,12 +82,12 @@ def test_chunks_are_words_with_the_space_before_and_single_punctuation() -> None
 def test_known_chunks_are_forgotten_when_there_are_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(encoding, "MOST_KNOWN", 50)
+    monkeypatch.setattr(chunks_module, "MOST_KNOWN", 50)
     each = corpus_tokenizer(lowercase=True, strip_accents=True, ascii_only=False)
     for at in range(0, 80, 10):
         texts = TEXTS[at : at + 10]
         assert same(each.encode_chunks(cut_into_chunks(texts)), each.encode_texts(texts))
-        assert len(each._known) <= 50 + len(cut_into_chunks(texts).unique)
+        assert len(each._remembered) <= 50 + len(cut_into_chunks(texts).unique)
 
 
 def bert(**changes: Any) -> Tokenizer:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crammed.data.preparing.cleaning.hashing import WordHashes, hashes_of
+from crammed.data.preparing.cleaning.hashing import hashes_of, word_hashes
 from crammed.data.preparing.cleaning.words import words_of
 from crammed.data.tokenization.chunks import cut_into_chunks
 
@@ -72,7 +72,7 @@ def test_words_are_those_of_the_parts_between_spaces(one: str, other: str) -> No
 )
 def test_hashes_of_chunked_text_are_those_of_its_words(texts: list[str], cut_ascii: bool) -> None:
     """Each distinct chunk is hashed once."""
-    hash_words = WordHashes(hashes_of, cut_ascii=cut_ascii)
+    hash_words = word_hashes(hashes_of, cut_ascii=cut_ascii)
     for some in (texts, texts[::-1]):  # then all chunks are known
         hashes, ends = hash_words(cut_into_chunks(some))
         words = [words_of(text, cut_ascii=cut_ascii) for text in some]

@@ -8,14 +8,15 @@ never combine with a neighbour in any normal form, and can be found by looking a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+import pyarrow.compute as pc
+from numpy.typing import ArrayLike, NDArray
 
 from crammed.columns import numbers_in, strings_of
 from crammed.errors import InputError
@@ -71,21 +72,66 @@ class ChunkedText:
         return chunks
 
 
-class Known:
-    """Numbers texts, such as chunks, from 0 in the order in which they are met."""
+class Remembered(Generic[Value]):
+    """Values of words, such as token ids, found once for each distinct word in chunked text.
 
-    def __init__(self) -> None:
-        self._known = pa.nulls(0, pa.string())
+    A word is a chunk without the white space before it.
+
+    Args:
+        find: the values of words, joined in an order of its own; how many each word has, in that
+            order; and the order, as numbers of the words.
+        dtype: of the values.
+        lowercase: whether words that differ in ASCII capitals alone are the same.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[pa.StringArray], tuple[NDArray[Value], ArrayLike, NDArray[np.int64]]],
+        dtype: type[Value],
+        *,
+        lowercase: bool,
+    ) -> None:
+        self._find = find
+        self._dtype = dtype
+        self._lowercase = lowercase
+        self._forget()
+
+    def _forget(self) -> None:
+        self._words = pa.nulls(0, pa.string())
+        self._values = np.empty(0, self._dtype)
+        self._starts, self._counts = np.empty((2, 0), np.int32)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._words)
 
-    def numbers(self, texts: pa.StringArray) -> tuple[NDArray[np.int32], pa.StringArray]:
-        """The number of each text, and those that are new, in order."""
+    def __call__(self, text: ChunkedText) -> tuple[NDArray[Value], NDArray[np.int64]]:
+        """The values of all documents, joined, and their number up to the end of each, [D]."""
+        if len(self) > MOST_KNOWN:
+            self._forget()
+        words = pc.utf8_ltrim(text.distinct, WHITE_SPACE)
+        numbers = self._numbers(pc.ascii_lower(words) if self._lowercase else words)
+        here = self._counts[numbers][text.codes]
+        ends = np.zeros(len(here) + 1, np.int32)
+        np.cumsum(here, out=ends[1:])
+        # The value at place p, of chunk c, is at p - ends[c] + the start of its word.
+        places = np.repeat(self._starts[numbers][text.codes] - ends[:-1], here)
+        del here
+        places += np.arange(ends[-1], dtype=np.int32)
+        return self._values[places], ends[text.ends].astype(np.int64)
+
+    def _numbers(self, words: pa.StringArray) -> NDArray[np.int32]:
+        """The number of each word; what is new is found and remembered."""
         before = len(self)
-        coded = pa.concat_arrays([self._known, texts]).dictionary_encode()
-        self._known = coded.dictionary
-        return numbers_in(coded.indices)[before:], self._known[before:]
+        coded = pa.concat_arrays([self._words, words]).dictionary_encode()
+        self._words = coded.dictionary
+        if len(new := self._words[before:]):
+            values, found, order = self._find(new)
+            counts = np.asarray(found, np.int32)
+            own = np.empty((2, len(new)), np.int32)
+            own[:, order] = len(self._values) + np.cumsum(counts) - counts, counts
+            self._starts, self._counts = np.append((self._starts, self._counts), own, axis=1)
+            self._values = np.append(self._values, values)
+        return numbers_in(coded.indices)[before:]
 
 
 def cut_into_chunks(texts: Sequence[str] | pa.LargeStringArray) -> ChunkedText:
@@ -120,26 +166,3 @@ def cut_into_chunks(texts: Sequence[str] | pa.LargeStringArray) -> ChunkedText:
         codes=codes.view(np.uint32),
         ends=np.searchsorted(starts, borders[1:].astype(np.int32)).astype(np.int64),
     )
-
-
-def values_of(
-    codes: NDArray[np.uint32],
-    values: NDArray[Value],
-    starts: NDArray[np.int32],
-    counts: NDArray[np.int32],
-) -> tuple[NDArray[Value], NDArray[np.int32]]:
-    """The values of all chunks, joined, and where each chunk's begin, then their number, [C + 1].
-
-    Args:
-        codes: [C] the chunks.
-        values: those of all distinct chunks.
-        starts, counts: where the values of each distinct chunk start, and how many it has.
-    """
-    here = counts[codes]
-    ends = np.zeros(len(here) + 1, np.int32)
-    np.cumsum(here, out=ends[1:])
-    # The value at place p, of chunk c, is at p - ends[c] + starts[c].
-    places = np.repeat(starts[codes] - ends[:-1], here)
-    del here
-    places += np.arange(ends[-1], dtype=np.int32)
-    return values[places], ends

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from crammed.columns import numbers_in
-from crammed.data.tokenization.chunks import MOST_KNOWN, WHITE_SPACE, ChunkedText, Known, values_of
+from crammed.data.tokenization.chunks import ChunkedText, Remembered
 from crammed.data.tokenization.tokenizer import NOT_ASCII, vocabulary_size
 
 _SEPARATOR = "[CHUNK]"
@@ -51,14 +51,9 @@ class CorpusTokenizer:
             self._begins_word = np.ones(self.vocab_size, np.bool_)
             for piece, number in values["model"]["vocab"].items():
                 self._begins_word[number] = not piece.startswith(_CONTINUES)
-            self._lowercase = _bert_normalizer(values)["lowercase"]
-        self._forget()
-
-    def _forget(self) -> None:
-        self._known = Known()
-        self._pieces: NDArray[np.uint32] = np.empty(0, np.uint32)
-        self._begins: NDArray[np.int32] = np.empty(0, np.int32)
-        self._lengths: NDArray[np.int32] = np.empty(0, np.int32)
+            self._remembered = Remembered(
+                self._pieces_of, np.uint32, lowercase=_bert_normalizer(values)["lowercase"]
+            )
 
     def encode_chunks(self, text: ChunkedText) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Ids of all documents, joined, and the number of ids up to the end of each document, [D].
@@ -68,37 +63,25 @@ class CorpusTokenizer:
         """
         if not self.takes_chunks:
             raise ValueError("this tokenizer's pieces depend on their neighbours: use encode_texts")
-        if len(self._known) > MOST_KNOWN:
-            self._forget()
-        words = pc.utf8_ltrim(text.distinct, WHITE_SPACE)
-        numbers, new = self._known.numbers(pc.ascii_lower(words) if self._lowercase else words)
-        self._learn(new)
+        return self._remembered(text)
 
-        begins, lengths = self._begins[numbers], self._lengths[numbers]
-        ids, ends = values_of(text.codes, self._pieces, begins, lengths)
-        return ids, ends[text.ends].astype(np.int64)
-
-    def _learn(self, new: pa.StringArray) -> None:
-        """Tokenize words and remember their pieces.
+    def _pieces_of(
+        self, words: pa.StringArray
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64]]:
+        """The pieces of words, for `Remembered`.
 
         Plain ones, as most are, have letters and digits alone, and need not be normalised.
         """
-        if not len(new):
-            return
-        is_plain = pc.ascii_is_alnum(new)
-        plain = _ids(self._by_word, " ", new.filter(is_plain))
+        is_plain = pc.ascii_is_alnum(words)
+        plain = _ids(self._by_word, " ", words.filter(is_plain))
         starts = np.flatnonzero(self._begins_word[plain])
-        others = _ids(self._by_chunk, _SEPARATOR, new.filter(pc.invert(is_plain)))
+        others = _ids(self._by_chunk, _SEPARATOR, words.filter(pc.invert(is_plain)))
         separators = np.flatnonzero(others == self._separator)
         ends = np.append(starts[1:], len(plain))[: len(starts)]
         ends = np.append(ends, len(plain) + separators - np.arange(len(separators)))
         order = np.argsort(~numbers_in(is_plain), kind="stable")
-        begins, lengths = np.empty((2, len(new)), np.int32)
-        lengths[order] = np.diff(ends, prepend=0)
-        begins[order] = len(self._pieces) + ends - lengths[order]
-        self._begins = np.append(self._begins, begins)
-        self._lengths = np.append(self._lengths, lengths)
-        self._pieces = np.concatenate([self._pieces, plain, np.delete(others, separators)])
+        pieces = np.append(plain, np.delete(others, separators))
+        return pieces, np.diff(ends, prepend=0), order
 
     def encode_texts(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """The same as `encode_chunks`, from whole texts and with any tokenizer."""

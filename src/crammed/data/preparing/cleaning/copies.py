@@ -19,9 +19,9 @@ from crammed.data.preparing.cleaning.hashing import (
     FACTOR,
     Hashes,
     Screen,
-    WordHashes,
     hashes_of,
     mixed,
+    word_hashes,
 )
 from crammed.data.tokenization.chunks import ChunkedText
 from crammed.files.writing import save_array, save_pieces
@@ -45,7 +45,7 @@ AT_ONCE = 1 << 20
 
 _WHOLE = -1
 """The place of what is compared as a whole."""
-_WORD_HASHES = WordHashes(hashes_of, cut_ascii=True)
+_WORD_HASHES = word_hashes(hashes_of, cut_ascii=True)
 
 _Integers = NDArray[np.int64]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from crammed.columns import integers, numbers_in
 from crammed.data.preparing.cleaning.words import LONGEST, words_of
-from crammed.data.tokenization.chunks import MOST_KNOWN, WHITE_SPACE, ChunkedText, Known, values_of
+from crammed.data.tokenization.chunks import Remembered
 
 Hashes = NDArray[np.uint64]
 
@@ -32,49 +32,27 @@ def mixed(hashes: Hashes) -> Hashes:
     return (hashes ^ (hashes >> np.uint64(32))) * FACTOR
 
 
-class WordHashes:
-    """Hashes the words of chunked text, those of chunks that differ in capitals alone only once."""
+def word_hashes(
+    hash_of: Callable[[Iterable[str]], Hashes], *, cut_ascii: bool
+) -> Remembered[np.uint64]:
+    """Hashes the words of chunked text, those of chunks that differ in capitals alone only once.
 
-    def __init__(self, hash_of: Callable[[Iterable[str]], Hashes], *, cut_ascii: bool) -> None:
-        """Take a function that hashes words, and how to cut them (`words_of`)."""
-        self._hash_of = hash_of
-        self._cut_ascii = cut_ascii
-        self._forget()
+    Args:
+        cut_ascii: as for `words_of`.
+    """
 
-    def _forget(self) -> None:
-        self._known = Known()
-        self._hashes: Hashes = np.empty(0, np.uint64)
-        self._starts: NDArray[np.int32] = np.empty(0, np.int32)
-        self._counts: NDArray[np.int32] = np.empty(0, np.int32)
-
-    def __call__(self, text: ChunkedText) -> tuple[Hashes, NDArray[np.int64]]:
-        """The words' hashes, joined, and the number of words up to the end of each document."""
-        if len(self._known) > MOST_KNOWN:
-            self._forget()
-        words = pc.ascii_lower(pc.utf8_ltrim(text.distinct, WHITE_SPACE))
-        numbers, new = self._known.numbers(words)
-        self._learn(new)
-        starts, counts = self._starts[numbers], self._counts[numbers]
-        hashes, ends = values_of(text.codes, self._hashes, starts, counts)
-        return hashes, ends[text.ends].astype(np.int64)
-
-    def _learn(self, new: pa.StringArray) -> None:
-        """Hash the words of chunks; nearly every chunk is a word itself."""
-        short = numbers_in(pc.binary_length(new)) <= LONGEST
-        is_word = short & numbers_in(pc.ascii_is_alnum(new))
+    def find(chunks: pa.StringArray) -> tuple[Hashes, list[int], NDArray[np.int64]]:
+        """Nearly every chunk is a word itself."""
+        short = numbers_in(pc.binary_length(chunks)) <= LONGEST
+        is_word = short & numbers_in(pc.ascii_is_alnum(chunks))
         plain, others = (
-            new.take(integers(np.flatnonzero(each))).to_pylist() for each in (is_word, ~is_word)
+            chunks.take(integers(np.flatnonzero(each))).to_pylist() for each in (is_word, ~is_word)
         )
-        by_chunk = [words_of(chunk, cut_ascii=self._cut_ascii) for chunk in others]
-        order = np.argsort(~is_word, kind="stable")
-        counts = np.ones(len(new), np.int32)
-        counts[order[len(plain) :]] = list(map(len, by_chunk))
-        starts = np.empty_like(counts)
-        starts[order] = len(self._hashes) + np.cumsum(counts[order]) - counts[order]
-        hashes = self._hash_of(chain(plain, *by_chunk))
-        self._hashes = np.append(self._hashes, hashes)
-        self._starts = np.append(self._starts, starts)
-        self._counts = np.append(self._counts, counts)
+        by_chunk = [words_of(chunk, cut_ascii=cut_ascii) for chunk in others]
+        counts = [*[1] * len(plain), *map(len, by_chunk)]
+        return hash_of(chain(plain, *by_chunk)), counts, np.argsort(~is_word, kind="stable")
+
+    return Remembered(find, np.uint64, lowercase=True)
 
 
 class Screen:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crammed.data.preparing.cleaning.hashing import WordHashes
+from crammed.data.preparing.cleaning.hashing import word_hashes
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.extras import import_extra
 
@@ -100,7 +100,7 @@ def _wide_hashes(words: Iterable[str]) -> _Hashes:
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
 
 
-_WORD_HASHES = WordHashes(_wide_hashes, cut_ascii=False)
+_WORD_HASHES = word_hashes(_wide_hashes, cut_ascii=False)
 
 
 def _elements(texts: Sequence[str]) -> tuple[_Hashes, _Numbers]:
