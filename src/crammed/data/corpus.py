@@ -42,6 +42,7 @@ from crammed.keys import key
 Tokens = NDArray[np.unsignedinteger[Any]]
 COUNTED_TOKENS = 1 << 23
 """About how many tokens `Corpus.token_counts` reads from a large corpus."""
+_ROWS_AT_ONCE = 1 << 16
 MOST_MAPPED = 20_000
 """Files of rows to map at a time; Linux allows a process 65,530 mappings."""
 
@@ -85,6 +86,7 @@ class Corpus:
         path: its folder.
         manifest: the content of manifest.json.
         sha256: hash of the manifest, and so of everything that it lists.
+        row_files: names of the files of rows, in order.
     """
 
     def __init__(self, path: Path) -> None:
@@ -105,11 +107,11 @@ class Corpus:
             raise InputError(f"{path} is not a corpus: {how}") from error
         try:
             self._check_sizes()
-            self._files = sorted(
+            self.row_files = sorted(
                 (name for name in listed if name.startswith("rows-")), key=rows_file_number
             )
             row_bytes = self.row_length * token_dtype(self.vocab_size).itemsize
-            sizes = [listed[name]["bytes"] // row_bytes for name in self._files]
+            sizes = [listed[name]["bytes"] // row_bytes for name in self.row_files]
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
             raise is_damaged(path, "its manifest.json makes no sense") from error
         self.sha256 = hashlib.sha256(text.encode()).hexdigest()
@@ -188,15 +190,23 @@ class Corpus:
             rows[at] = mapped[within[at]]
         return rows
 
-    def token_counts(self) -> NDArray[np.int64]:
-        """Occurrences of each token, [V]: in all rows, or in every n-th row of a large corpus."""
-        apart = max(1, self.rows * self.row_length // COUNTED_TOKENS)
-        tokens = self.read(np.arange(0, self.rows, apart)).ravel()
-        return np.bincount(tokens, minlength=self.vocab_size)
+    def token_counts(self, *, sampled: bool = True) -> NDArray[np.int64]:
+        """Occurrences of each token, [V]: in all rows, or in every n-th row of a large corpus.
+
+        Args:
+            sampled: False reads all rows of a large corpus, too.
+        """
+        apart = max(1, self.rows * self.row_length // COUNTED_TOKENS) if sampled else 1
+        counts = np.zeros(self.vocab_size, np.int64)
+        for start in range(0, self.rows, apart * _ROWS_AT_ONCE):
+            end = min(start + apart * _ROWS_AT_ONCE, self.rows)
+            tokens = self.read(np.arange(start, end, apart)).ravel()
+            counts += np.bincount(tokens, minlength=len(counts))
+        return counts
 
     def _check_length(self, number: int) -> None:
         """Raise an `InputError` if a file has become shorter: reading past its end is fatal."""
-        name = self._files[number]
+        name = self.row_files[number]
         try:
             size = os.stat(f"{self.path}/{name}").st_size
         except FileNotFoundError:  # a removed file stays mapped
@@ -211,7 +221,7 @@ class Corpus:
         """The rows of a file, [its rows, row_length]."""
         self._check_length(number)
         # Arrow's mapping outlives the file descriptor, so thousands of files need not stay open.
-        with pa.memory_map(str(self.path / self._files[number])) as file:
+        with pa.memory_map(str(self.path / self.row_files[number])) as file:
             content = file.read_buffer()
         return np.frombuffer(content, token_dtype(self.vocab_size)).reshape(-1, self.row_length)
 

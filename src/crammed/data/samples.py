@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from crammed.files.writing import write_gzip
+from crammed.formats.lines import json_values
 
 SAMPLES_OF_A_SHARD = 3
 """Samples that each step keeps from one shard."""
+MOST_SAMPLES = 20
+"""Dropped documents that a corpus keeps from each step."""
 SAMPLE_CHARACTERS = 500
 
 Sample = dict[str, str]
 """Keys: step, source, text."""
+_FILE = "dropped.jsonl.gz"
 
 
 def sample(step: str, source: str, text: str) -> Sample:
@@ -25,3 +33,16 @@ def first_of_each_step(samples: Iterable[Sample], most: int) -> Iterator[Sample]
         seen[each["step"]] += 1
         if seen[each["step"]] <= most:
             yield each
+
+
+def write_samples(corpus: Path, samples: Iterable[Sample]) -> None:
+    """Keep the first samples of each step in the folder of a corpus."""
+    kept = first_of_each_step(samples, MOST_SAMPLES)
+    lines = (json.dumps(each, ensure_ascii=False).encode() + b"\n" for each in kept)
+    write_gzip(corpus / _FILE, lines)
+
+
+def read_samples(corpus: Path) -> Iterator[Sample]:
+    """What `write_samples` kept; nothing in corpora of older versions."""
+    if (corpus / _FILE).exists():
+        yield from json_values(corpus / _FILE)

@@ -23,9 +23,9 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -44,8 +44,6 @@ _BATCH_BYTES = 1 << 20
 """Text that is compressed together, and so the least that is read to get at one document."""
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 _ENDS = b"ends"
-
-Result = TypeVar("Result")
 
 
 def shard_file(shard: Path, name: str) -> Path:
@@ -96,17 +94,15 @@ def write_done(file: Path, values: Mapping[str, Any]) -> None:
         aside.replace(file)
 
 
-def finish_stage(shard: Path, stage: str, result: Result, files: Iterable[str]) -> Result:
-    """Mark a stage as done, and return its result, which is a dataclass.
+def finish_stage(shard: Path, stage: str, result: Mapping[str, Any], files: Iterable[str]) -> None:
+    """Mark a stage as done.
 
     Args:
         files: names of the shard's files that the stage has written, without the shard's own.
     """
     paths = [shard_file(shard, name) for name in files]
-    values: Any = result
     hashes = {path.name: sha256(path) for path in paths}
-    write_done(shard_file(shard, f"{stage}.json"), {**asdict(values), "files": hashes})
-    return result
+    write_done(shard_file(shard, f"{stage}.json"), {**result, "files": hashes})
 
 
 # ---- cleaned documents

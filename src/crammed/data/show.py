@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from crammed.data.corpus import Corpus, RowStream, is_damaged
-from crammed.data.samples import Sample, first_of_each_step
+from crammed.data.samples import Sample, first_of_each_step, read_samples
 from crammed.data.statistics import labelled_lengths, share_beyond
-from crammed.formats.lines import open_text
 from crammed.quantity import counted, quantity, times
 
 _BAR = 16
@@ -96,13 +94,10 @@ def sample_rows(corpus: Corpus, count: int) -> list[str]:
 
 def dropped_samples(corpus: Corpus) -> list[Sample]:
     """The beginnings of dropped documents, at most two from each step."""
-    file = corpus.path / "dropped.jsonl.gz"
-    if not file.exists():
-        return []
-    with _damage(corpus), open_text(file) as lines:
+    with _damage(corpus):
         return [
             {**sample, "text": _beginning(sample["text"])}
-            for sample in first_of_each_step(map(json.loads, lines), 2)
+            for sample in first_of_each_step(read_samples(corpus.path), 2)
         ]
 
 

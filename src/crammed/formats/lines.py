@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import json
 import lzma
 import os
 import tarfile
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
@@ -111,6 +112,12 @@ def open_text(path: Path) -> Iterator[io.TextIOWrapper]:
             yield io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text: is it a binary file?") from error
+
+
+def json_values(path: Path) -> Iterator[Any]:
+    """The value in each line of a file that we wrote; raises as `open_text`, and ValueError."""
+    with open_text(path) as lines:
+        yield from map(json.loads, lines)
 
 
 _DAMAGE = (

@@ -113,7 +113,7 @@ def test_a_call_that_was_killed_while_joining_is_repeated(
     whole = extend(base, config_of(further).data, tmp_path / "whole", SILENT)
     killed = Mock(side_effect=SystemExit)
     with monkeypatch.context() as patch:
-        patch.setattr(extension, "_token_counts", killed)
+        patch.setattr(extension, "_manifest", killed)
         with pytest.raises(SystemExit):
             extend(base, config_of(further).data, tmp_path / "larger", SILENT)
     assert not (tmp_path / "larger").exists()

@@ -297,8 +297,7 @@ class _Preparation:
             for shard in shards
         )
         sizes = [each.cleaned.characters for each in shards]
-        selected = self._on_all("selecting", select_shard, jobs, sizes)
-        characters = [each.characters for each in selected]
+        characters = list(self._on_all("selecting", select_shard, jobs, sizes))
         if not sum(characters):
             raise InputError("the data holds no text to train on: every document was dropped")
         return characters

@@ -6,10 +6,9 @@ documents and the settings of the first one, and the two are then joined.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
@@ -17,35 +16,31 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from crammed.config import ComputeConfig, DataConfig, DownstreamConfig, Ordering, TokenizerConfig
+from crammed.config import CleanConfig, ComputeConfig, DataConfig, Ordering, TokenizerConfig
 from crammed.config.yamlfile import validated
-from crammed.data.corpus import Corpus, rows_file_number
+from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_rows
 from crammed.data.preparing.cleaning.downstream import downstream_settings
 from crammed.data.preparing.cleaning.entities import of_pipeline
 from crammed.data.preparing.cleaning.own import of_function
 from crammed.data.preparing.driver import prepare
-from crammed.data.preparing.manifest import PARTS, changed_files
+from crammed.data.preparing.manifest import changed_files, listed_files, read_parts, write_parts
 from crammed.data.preparing.pack import order
-from crammed.data.preparing.read.cleaned import MOST_SAMPLES
 from crammed.data.preparing.select import known
 from crammed.data.preparing.workfolder import remove_left_overs
-from crammed.data.samples import Sample, first_of_each_step
+from crammed.data.samples import read_samples, write_samples
 from crammed.data.statistics import unigram_cross_entropy, unknown_and_unused
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.data.verification import verify_once
 from crammed.errors import InputError
 from crammed.files.folders import check_vacant, new_folder, sync_all
-from crammed.files.hashes import json_hash, sha256
-from crammed.files.writing import write_gzip, write_json
-from crammed.formats.lines import open_text
+from crammed.files.hashes import json_hash
+from crammed.files.writing import write_json
 from crammed.machine.engine import Engine, open_engine
 from crammed.terminal.progress import Progress
 
 OF_NEW_TEXT = ("sources", "format", "text_field", "documents", "unreadable")
 """Settings of `DataConfig` that say how further text is read; all others are the corpus's own."""
-Suites = tuple[DownstreamConfig, ...]
-_ROWS_AT_ONCE = 1 << 16
 _ADDED = ("documents", "characters", "tokens", "rows", "tokens_left_out")
 """What the manifest of a joined corpus adds up."""
 
@@ -110,11 +105,8 @@ def settings_for_more(base: Corpus, data: DataConfig) -> tuple[DataConfig, Token
         )
     saved = base.settings()
     own = validated(DataConfig, saved["data"], f"{base.path}, data")
-    named = {
-        "function": _same_function(base, own, data),
-        "entities": _same_pipeline(base, own.clean.entities, data.clean.entities),
-        "downstream": _same_suites(base, own.clean.downstream, data.clean.downstream),
-    }
+    _check_named_again(base, own.clean, data.clean)
+    named = {key: getattr(data.clean, key) for key in ("function", "entities", "downstream")}
     clean = own.clean.model_copy(update=named)
     kept: dict[str, Any] = {name: getattr(data, name) for name in OF_NEW_TEXT}
     kept |= {"clean": clean, "mix": DataConfig().mix, "orders": ()}
@@ -123,77 +115,67 @@ def settings_for_more(base: Corpus, data: DataConfig) -> tuple[DataConfig, Token
     return own.model_copy(update=kept), tokenizer.model_copy(update={"file": file})
 
 
-def _same_function(base: Corpus, own: DataConfig, data: DataConfig) -> str | None:
-    """The function that `data` names, if it is the one that `base` was cleaned with.
+def _check_named_again(base: Corpus, there: CleanConfig, here: CleanConfig) -> None:
+    """Check that the code, the pipeline and the tasks that `base` was cleaned with are named again.
 
-    Code is never run because a corpus says so.
+    None is taken from the corpus, which holds a hash of each: code never runs because one says so.
     """
-    there, here = own.clean.function, data.clean.function
-    if there is None and here is not None:
-        raise InputError(
-            f"data.clean.function={here}: {base.path} was cleaned without a function; leave it out"
-        )
-    if there is not None and (here is None or of_function(here) != of_function(there)):
-        name = there.partition("@")[0]
-        raise InputError(
-            f"{base.path} was cleaned with {name}, of which it holds no more than a hash: type "
-            f"data.clean.function=FOLDER/{name}, with the same file"
-        )
-    return here
-
-
-def _same_pipeline(base: Corpus, there: str | None, here: str | None) -> str | None:
-    """The pipeline that is named again, if it is the one that `base` was cleaned with."""
-    if there is None and here is not None:
-        raise InputError(f"data.clean.entities: {base.path} was cleaned without; leave it out")
-    if there is not None:
-        name, _, digest = there.rpartition("@")
-        if here is None or of_pipeline(here) != digest:
-            raise InputError(
-                f"{base.path} was cleaned with the spaCy pipeline {name}, of which it holds no "
-                "more than a hash: name it again with data.clean.entities, in the same version"
-            )
-    return here
-
-
-def _same_suites(base: Corpus, there: Suites | None, here: Suites | None) -> Suites | None:
-    """The suites that are named again, if they are those that `base` was cleaned with."""
-    if there is None and here is not None:
-        raise InputError(f"data.clean.downstream: {base.path} was cleaned without; leave it out")
     if isinstance(base.manifest["data"]["clean"].get("downstream"), str):
         raise InputError(
             f"{base.path} was cleaned of evaluation tasks by an older version, whose rule is no "
             "longer known: prepare all text anew, the old and the new, with data.clean.downstream"
         )
-    saved = [each.model_dump() for each in there or ()]
-    if there is not None and (here is None or downstream_settings(here) != saved):
-        names = " and ".join(each.suite for each in there)
-        raise InputError(
-            f"{base.path} was cleaned of the tasks of {names}, of which it holds no more than a "
-            "hash: name them again with data.clean.downstream, with the same data"
-        )
-    return here
+    function, (pipeline, _, digest) = there.function or "", (there.entities or "").rpartition("@")
+    suites, name = there.downstream or (), function.partition("@")[0]
+    named: tuple[tuple[str, str, str, Callable[[], bool]], ...] = (
+        (
+            "function",
+            f"with {name}",
+            f"type data.clean.function=FOLDER/{name}, with the same file",
+            lambda: of_function(here.function or "") == of_function(function),
+        ),
+        (
+            "entities",
+            f"with the spaCy pipeline {pipeline}",
+            "name it again with data.clean.entities, in the same version",
+            lambda: of_pipeline(here.entities or "") == digest,
+        ),
+        (
+            "downstream",
+            f"of the tasks of {' and '.join(each.suite for each in suites)}",
+            "name them again with data.clean.downstream, with the same data",
+            lambda: downstream_settings(here.downstream or ()) == [s.model_dump() for s in suites],
+        ),
+    )
+    for key, cleaned, again, is_same in named:
+        saved, given = getattr(there, key), getattr(here, key)
+        if saved is None and given is not None:
+            raise InputError(f"data.clean.{key}: {base.path} was cleaned without; leave it out")
+        if saved is not None and (given is None or not is_same()):
+            raise InputError(
+                f"{base.path} was cleaned {cleaned}, of which it holds no more than a hash: {again}"
+            )
 
 
 def _join(base: Corpus, new: Corpus, out: Path, engine: Engine) -> None:
     """Write all files of the joined corpus to the empty folder `out`."""
     hashes = {}
-    rows = [(each, name) for each in (base, new) for name in _files_of_rows(each)]
+    rows = [(each, name) for each in (base, new) for name in each.row_files]
     for number, (corpus, name) in enumerate(rows):
         joined = f"rows-{number:05d}.bin"
         _link(corpus.path / name, out / joined)
         hashes[joined] = corpus.manifest["files"][name]["sha256"]
     for name in ("tokenizer.json", "heldout.jsonl.gz"):
         _link(base.path / name, out / name)
-    samples = first_of_each_step(chain(_dropped(base), _dropped(new)), MOST_SAMPLES)
-    lines = (json.dumps(sample, ensure_ascii=False).encode() + b"\n" for sample in samples)
-    write_gzip(out / "dropped.jsonl.gz", lines)
-    if parts := [*_parts(base, 0), *_parts(new, len(base.manifest["sources"]))]:
-        write_gzip(out / PARTS, (json.dumps(part).encode() + b"\n" for part in parts))
+    write_samples(out, chain(read_samples(base.path), read_samples(new.path)))
+    first = len(base.manifest["sources"])
+    further = ({**part, "source": first + part["source"]} for part in read_parts(new))
+    if parts := [*read_parts(base), *further]:
+        write_parts(out, parts)
     documents = [known.known_documents(each) for each in (base, new)]
     if documents[0] is not None and documents[1] is not None:
         known.write_known(out, [np.concatenate([documents[0], documents[1]])])
-    counts = _token_counts(base) + _token_counts(new)
+    counts = base.token_counts(sampled=False) + new.token_counts(sampled=False)
     names: list[Ordering] = [name for name in get_args(Ordering) if name in base.orders]
     order.store(
         out,
@@ -205,20 +187,9 @@ def _join(base: Corpus, new: Corpus, out: Path, engine: Engine) -> None:
     )
     manifest = _manifest(base, new, counts)
     manifest["heldout"] = {**base.manifest["heldout"], **_heldout(base, new, counts)}
-    manifest["files"] = {
-        file.name: {
-            "bytes": file.stat().st_size,
-            "sha256": hashes.get(file.name) or sha256(file),
-        }
-        for file in sorted(out.iterdir())
-    }
+    manifest["files"] = listed_files(out, hashes)
     write_json(out / "manifest.json", manifest)
     sync_all(out.iterdir())
-
-
-def _files_of_rows(corpus: Corpus) -> list[str]:
-    names = (name for name in corpus.manifest["files"] if name.startswith("rows-"))
-    return sorted(names, key=rows_file_number)
 
 
 def _link(file: Path, place: Path) -> None:
@@ -227,29 +198,6 @@ def _link(file: Path, place: Path) -> None:
         os.link(file, place)
     except OSError:
         shutil.copyfile(file, place)
-
-
-def _dropped(corpus: Corpus) -> Iterator[Sample]:
-    file = corpus.path / "dropped.jsonl.gz"
-    if file.exists():
-        with open_text(file) as lines:
-            yield from map(json.loads, lines)
-
-
-def _parts(corpus: Corpus, first: int) -> Iterator[dict[str, Any]]:
-    """The entries of a corpus's file of parts, with its sources numbered from `first`."""
-    if PARTS in corpus.manifest["files"]:
-        with open_text(corpus.path / PARTS) as lines:
-            for part in map(json.loads, lines):
-                yield {**part, "source": first + part["source"]}
-
-
-def _token_counts(corpus: Corpus) -> NDArray[np.int64]:
-    counts = np.zeros(corpus.vocab_size, np.int64)
-    for start in range(0, corpus.rows, _ROWS_AT_ONCE):
-        some = corpus.read(np.arange(start, min(start + _ROWS_AT_ONCE, corpus.rows)))
-        counts += np.bincount(some.ravel(), minlength=len(counts))
-    return counts
 
 
 def _manifest(base: Corpus, new: Corpus, counts: NDArray[np.int64]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -21,19 +21,19 @@ from crammed.data.preparing.cleaning import entities
 from crammed.data.preparing.cleaning.language import identified_by
 from crammed.data.preparing.cleaning.steps import settings_of
 from crammed.data.preparing.pack.packing_job import Packed
-from crammed.data.preparing.read.cleaned import MOST_SAMPLES, CleanedText
+from crammed.data.preparing.read.cleaned import CleanedText
 from crammed.data.preparing.read.part import Part
 from crammed.data.preparing.read.reading_job import fingerprints
 from crammed.data.preparing.read.source import open_sources
 from crammed.data.preparing.select.given_heldout import GivenHeldout
 from crammed.data.preparing.select.mixing import Mixed
-from crammed.data.samples import Sample, first_of_each_step
+from crammed.data.samples import Sample, write_samples
 from crammed.data.statistics import Statistics, unigram_cross_entropy
 from crammed.data.tokenization.tokenizer import Specials, vocabulary_size
 from crammed.errors import InputError
 from crammed.files.hashes import sha256
 from crammed.files.writing import write_gzip, write_json
-from crammed.formats.lines import open_text
+from crammed.formats.lines import json_values
 
 SCHEMA = 2
 PARTS = "parts.jsonl.gz"
@@ -69,9 +69,7 @@ def write_manifest(
     """
     for left in (corpus / "manifest.json", *corpus.glob(".*")):  # left by a call that was killed
         left.unlink(missing_ok=True)
-    samples = first_of_each_step(_samples(results), MOST_SAMPLES)
-    lines = (json.dumps(sample, ensure_ascii=False).encode() + b"\n" for sample in samples)
-    write_gzip(corpus / "dropped.jsonl.gz", lines)
+    write_samples(corpus, _samples(results))
     packed, statistics = results.packed, results.statistics
     sources = _sources(corpus, results.text)
     tokens = sum(each.tokens for each in packed)
@@ -106,7 +104,9 @@ def write_manifest(
         "vocab_size": vocabulary_size(results.tokenizer),
         "statistics": statistics.summary(Specials.of(results.tokenizer).unk),
         "heldout": _heldout(corpus, data, results),
-        "files": _files(corpus, packed),
+        "files": listed_files(
+            corpus, {f"rows-{number:05d}.bin": each.sha256 for number, each in enumerate(packed)}
+        ),
     }
     write_json(corpus / "manifest.json", manifest)
 
@@ -131,8 +131,7 @@ def _sources(corpus: Path, text: CleanedText) -> list[dict[str, Any]]:
     few = list(islice(_parts(text), MOST_PARTS + 1))
     listed = len(few) <= MOST_PARTS
     if not listed:
-        lines = (json.dumps({"source": place, **part}) for place, part in _parts(text))
-        write_gzip(corpus / PARTS, (f"{line}\n".encode() for line in lines))
+        write_parts(corpus, ({"source": place, **part} for place, part in _parts(text)))
     return [
         {
             "name": source.name,
@@ -151,14 +150,22 @@ def _parts(text: CleanedText) -> Iterator[tuple[int, dict[str, Any]]]:
                 yield place, part
 
 
+def write_parts(folder: Path, parts: Iterable[Mapping[str, Any]]) -> None:
+    """Write the file `PARTS`: fingerprints of parts, each with the number of its source."""
+    write_gzip(folder / PARTS, (json.dumps(part).encode() + b"\n" for part in parts))
+
+
+def read_parts(corpus: Corpus) -> Iterator[dict[str, Any]]:
+    """What `write_parts` wrote; nothing if the manifest itself lists the parts."""
+    if PARTS in corpus.manifest["files"]:
+        yield from json_values(corpus.path / PARTS)
+
+
 def parts_of(corpus: Corpus) -> Iterator[dict[str, Any]]:
     """The fingerprints of all parts that a corpus was made from."""
-    if PARTS in corpus.manifest["files"]:
-        with open_text(corpus.path / PARTS) as lines:
-            for line in lines:
-                part = json.loads(line)
-                del part["source"]
-                yield part
+    for part in read_parts(corpus):
+        del part["source"]
+        yield part
     for source in corpus.manifest["sources"]:
         yield from source.get("parts", ())
 
@@ -259,9 +266,8 @@ def _heldout(corpus: Path, data: DataConfig, results: StageResults) -> dict[str,
     }
 
 
-def _files(corpus: Path, packed: Sequence[Packed]) -> dict[str, dict[str, Any]]:
-    """Size and hash of every file; workers have already hashed the rows that they wrote."""
-    hashes = {f"rows-{number:05d}.bin": each.sha256 for number, each in enumerate(packed)}
+def listed_files(corpus: Path, hashes: Mapping[str, str | None]) -> dict[str, dict[str, Any]]:
+    """Size and hash of every file in a folder; some hashes are known already."""
     return {
         name: {
             "bytes": os.path.getsize(corpus / name),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -146,7 +146,8 @@ def pack_shards(job: PackJob) -> Packed:
         sha256=sha256(job.rows) if rows else None,
         statistics={k: v for k, v in merged.to_json().items() if k != "token_counts"},
     )
-    return finish_stage(job.out, "pack", result, ["tail.npy", "counts.npy"])
+    finish_stage(job.out, "pack", asdict(result), ["tail.npy", "counts.npy"])
+    return result
 
 
 def statistics_of(out: Path, packed: Packed) -> Statistics:

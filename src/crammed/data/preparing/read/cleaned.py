@@ -20,12 +20,9 @@ from crammed.data.preparing.read.cleaning_job import (
 )
 from crammed.data.preparing.read.reading_job import Lost, Reading
 from crammed.data.preparing.read.source import Source
-from crammed.data.samples import Sample, sample
+from crammed.data.samples import MOST_SAMPLES, Sample, sample
 from crammed.data.shards import Slice, Slices, block_path, load
 from crammed.errors import InputError
-
-MOST_SAMPLES = 20
-"""Dropped documents that a corpus keeps from each step for audit."""
 
 
 @dataclass

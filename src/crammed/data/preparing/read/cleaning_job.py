@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -130,7 +130,8 @@ def clean_block(
         fault=faults.first,
         more=more,
     )
-    return finish_stage(block, "clean", result, files)
+    finish_stage(block, "clean", asdict(result), files)
+    return result
 
 
 def changed_of(step: str) -> str:

@@ -18,7 +18,7 @@ from crammed.data.corpus import Corpus
 from crammed.data.preparing.cleaning.near import banding
 from crammed.data.preparing.cleaning.spans import NO_CUTS, Cuts, without_spans
 from crammed.data.preparing.cleaning.substring import repeated_spans
-from crammed.data.preparing.read.cleaned import MOST_SAMPLES, CleanedText, Shard
+from crammed.data.preparing.read.cleaned import CleanedText, Shard
 from crammed.data.preparing.read.part import FilePart
 from crammed.data.preparing.select.duplicates import (
     digests_between,
@@ -37,7 +37,7 @@ from crammed.data.preparing.select.known import among, known_documents
 from crammed.data.preparing.select.repeats import WeightJob, weighted
 from crammed.data.preparing.select.selection_job import ShardSelection, Split
 from crammed.data.preparing.select.units import left_of, repeated_units
-from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
+from crammed.data.samples import MOST_SAMPLES, SAMPLES_OF_A_SHARD, Sample, sample
 from crammed.data.shards import documents, lengths_of
 from crammed.machine.engine import Engine
 from crammed.quantity import counted, quantity

@@ -80,21 +80,14 @@ class SelectJob:
     source: str | None = None
 
 
-@dataclass(frozen=True)
-class Selected:
-    """The result of selecting from a shard.
+def select_shard(job: SelectJob) -> int:
+    """Write the held-out documents and, if `job.chunked`, the chunks of those to pack.
 
-    Attributes:
-        characters: characters of the documents to pack, each counted once.
+    Returns:
+        The characters of the documents to pack, each counted once.
     """
-
-    characters: int
-
-
-def select_shard(job: SelectJob) -> Selected:
-    """Write the held-out documents and, if `job.chunked`, the chunks of those to pack."""
     if (done := stage_result(job.out, "select")) is not None:
-        return Selected(**done)
+        return int(done["characters"])
     with shard_file(job.out, "heldout.jsonl").open("wb") as file:
         for text in filter(None, heldout_documents(job.shard, job.selection)):
             file.write(heldout_line(text, job.source))
@@ -112,7 +105,9 @@ def select_shard(job: SelectJob) -> Selected:
             )
         if job.chunked:
             files += _write_chunks(job.out, chunks)
-    return finish_stage(job.out, "select", Selected(int(characters.sum())), files)
+    total = int(characters.sum())
+    finish_stage(job.out, "select", {"characters": total}, files)
+    return total
 
 
 def documents_to_pack(shard: Slices, selection: ShardSelection) -> list[str]:

@@ -67,14 +67,6 @@ class _BlockJob:
     config: RepeatedConfig
 
 
-@dataclass(frozen=True)
-class _Written:
-    """How many lines a block of this content has."""
-
-    content: str
-    units: int
-
-
 def _name(config: RepeatedConfig) -> str:
     return f"{config.unit}s-{config.min_characters}"
 
@@ -97,7 +89,9 @@ def _write_units(job: _BlockJob) -> int:
     save(path, f"{name}.npy", hashes[order])
     save(path, f"{name}-places.npy", np.array(placed, np.int32).reshape(-1, 3)[order])
     files = (f"{name}.npy", f"{name}-places.npy")
-    return finish_stage(path, name, _Written(job.block.content, len(hashes)), files).units
+    result = {"content": job.block.content, "units": len(hashes)}
+    finish_stage(path, name, result, files)
+    return len(hashes)
 
 
 # ---- jobs on ranges of hashes
