@@ -30,8 +30,8 @@ from crammed.data.heldout import heldout_texts
 from crammed.data.preparing.cleaning.unicode import normalise
 from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.read.source import open_sources
+from crammed.data.preparing.select.duplicates import known_documents
 from crammed.data.preparing.select.heldout_copies import STEP
-from crammed.data.preparing.select.known import known_documents
 from crammed.data.shards import digests_of
 from crammed.errors import InputError
 from crammed.files.hashes import sha256

@@ -4,7 +4,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -12,9 +11,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from crammed.config import TokenizerConfig
 from crammed.data.tokenization import chunks as chunks_module
-from crammed.data.tokenization import counts as counts_module
 from crammed.data.tokenization.chunks import cut_into_chunks
-from crammed.data.tokenization.counts import sum_counts
 from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.data.tokenization.training import train_from_texts, train_from_words
 from support.text import documents
@@ -146,24 +143,3 @@ def test_hidden_special_tokens_keep_every_id() -> None:
     ids, _ = CorpusTokenizer(tokenizer).encode_texts(["a [UNK] [X] a"])
     assert ids.tolist() == [1, 0, 0, 1]
     assert CorpusTokenizer(tokenizer).vocab_size == 3
-
-
-def test_counts_of_shards_add_up() -> None:
-    shards = [cut_into_chunks(TEXTS[at : at + 20]) for at in range(0, 80, 20)]
-    tables = [pa.table({"chunk": each.unique, "count": each.counts}) for each in shards]
-    whole = cut_into_chunks(TEXTS[:80])
-    expected = dict(zip(whole.unique, whole.counts.tolist(), strict=True))
-    assert _as_dict(sum_counts(tables)) == expected
-
-
-def test_the_rarest_chunks_are_forgotten_if_there_are_too_many(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(counts_module, "MOST_CHUNKS", 8)
-    often = pa.table({"chunk": ["a", "b"], "count": [5, 9]})
-    rare = [pa.table({"chunk": [f"{n}", f"{n}!"], "count": [1, 1]}) for n in range(20)]
-    assert _as_dict(sum_counts([often, *rare, often])) == {"a": 10, "b": 18}
-
-
-def _as_dict(counts: pa.Table) -> dict[str, int]:
-    return dict(zip(counts["chunk"].to_pylist(), counts["count"].to_pylist(), strict=True))

@@ -33,7 +33,8 @@ ORDERS = [
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     folder = tmp_path_factory.mktemp("corpora") / "corpus"
-    return write_corpus(folder, numbered_files(SIZES), orders={"word-length": STORED})
+    files, orders = numbered_files(SIZES), {"word-length": STORED}
+    return write_corpus(folder, files, vocab_size=ROWS, orders=orders)
 
 
 @settings(max_examples=30, deadline=None)

@@ -170,8 +170,8 @@ def test_all_of_blimp_is_official(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ('{"sentence": "a"}', "line 1: no sentence_good: a line of BLiMP has sentence_good,"),
-        ("[]", "line 1: not a JSON object"),
-        ("{", "line 1: not a JSON object"),
+        ("[]", "holds no pairs"),
+        ("{", "line 1: not valid JSON"),
         (json.dumps(line("a", "b", field=3)), "line 1: .* must hold text"),
         ("", "holds no pairs"),
     ],

@@ -99,27 +99,6 @@ Numbered = Iterator[tuple[int, str | InputError]]
 """Lines with their numbers; instead of a line that cannot be read, what is wrong with it."""
 
 
-@contextmanager
-def open_text(path: Path) -> Iterator[io.TextIOWrapper]:
-    """Open a file as UTF-8 text, decompressed if its suffix says so.
-
-    Raises:
-        InputError: the file is unreadable, truncated, corrupt, or not UTF-8.
-    """
-    file = File(ordinary(path), str(path))
-    try:
-        with open_bytes(file) as stream:
-            yield io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text: is it a binary file?") from error
-
-
-def json_values(path: Path) -> Iterator[Any]:
-    """The value in each line of a file that we wrote; raises as `open_text`, and ValueError."""
-    with open_text(path) as lines:
-        yield from map(json.loads, lines)
-
-
 _DAMAGE = (
     EOFError,
     zlib.error,
@@ -199,6 +178,16 @@ def lines(file: File) -> Iterator[tuple[int, str]]:
             if isinstance(line, InputError):
                 raise line
             yield number, line
+
+
+def json_values(path: Path) -> Iterator[Any]:
+    """The value in each line of a file that we wrote.
+
+    Raises:
+        InputError: the file cannot be read.
+        ValueError: a line is not JSON.
+    """
+    return (json.loads(line) for _, line in lines(File(ordinary(path), str(path))))
 
 
 def lines_of(stream: BinaryIO, file: File, first: int = 1) -> Numbered:

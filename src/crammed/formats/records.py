@@ -1,4 +1,4 @@
-"""Reads the records of one file as dicts: JSON, Parquet, Arrow; `tables` reads CSV and TSV.
+"""Reads the records of one file as dicts: JSON, Arrow; `row_groups` and `tables` read others.
 
 There is one function for each format. Every fault in a file is an `InputError` that names the file
 and the line or row.
@@ -105,18 +105,6 @@ def _json_object(text: str, place: str, rule: str) -> Record:
     return record
 
 
-def parquet_records(file: File, fields: Sequence[str] | None = None) -> Records:
-    """Rows of a Parquet file.
-
-    Args:
-        fields: the only fields to read, with dots for nested ones; None reads all.
-    """
-    with table_faults(file), pq.ParquetFile(file.path) as table:
-        columns = None if fields is None else list(fields)
-        if table.num_row_groups:  # PyArrow 18 refuses to read none
-            yield from row_records(file, table.iter_batches(BATCH, columns=columns))
-
-
 def parquet_columns(file: File) -> list[str]:
     """Names of a Parquet file's columns."""
     with table_faults(file), pq.ParquetFile(file.path) as table:
@@ -127,7 +115,7 @@ def arrow_records(file: File, fields: Sequence[str] | None = None) -> Records:
     """Rows of an Arrow file in either layout: stream (which `datasets` writes) or file.
 
     Args:
-        fields: as for `parquet_records`, but nested fields are read with their whole column.
+        fields: the only fields to read, nested ones with their whole column; None reads all.
     """
     with table_faults(file), _open_arrow(file) as (names, batches):
         if fields is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from crammed.formats.lines import CutShort, Faults, File
+from crammed.formats.lines import STOP, CutShort, Faults, File
 from crammed.formats.records import BATCH, Records, row_records, table_faults
 
 
@@ -66,13 +66,17 @@ def _pieces(metadata: Any, column: int, size: int) -> list[RowGroups]:
 
 
 def row_group_records(
-    file: File, fields: Sequence[str], faults: Faults, groups: RowGroups | None = None
+    file: File,
+    fields: Sequence[str] | None = None,
+    faults: Faults = STOP,
+    groups: RowGroups | None = None,
 ) -> Records:
     """Rows of these row groups, or of all; damage loses the rest of the row group that it is in.
 
     Args:
-        fields: as for `parquet_records`.
+        fields: the only fields to read, with dots for nested ones; None reads all.
     """
+    columns = None if fields is None else list(fields)
     with table_faults(file), pq.ParquetFile(file.path) as table:
         groups = groups or RowGroups(0, table.num_row_groups, 0, 1.0)
         before = groups.rows_before
@@ -81,7 +85,7 @@ def row_group_records(
             place = File(file.path, f"{file.shown}, row group {number + 1}")
             try:
                 with table_faults(place):
-                    batches = table.iter_batches(BATCH, [number], columns=list(fields))
+                    batches = table.iter_batches(BATCH, [number], columns=columns)
                     for record in row_records(file, batches, before):
                         read += 1
                         yield record

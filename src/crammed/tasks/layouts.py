@@ -22,12 +22,8 @@ from crammed.files.regular import ordinary
 from crammed.formats import hub
 from crammed.formats.hub import HubDataset
 from crammed.formats.lines import File
-from crammed.formats.records import (
-    Record,
-    Records,
-    json_records,
-    parquet_records,
-)
+from crammed.formats.records import Record, Records, json_records
+from crammed.formats.row_groups import row_group_records
 from crammed.formats.streams import COMPRESSIONS
 from crammed.formats.tables import csv_records, tsv_records
 from crammed.tasks.glue_data import glue_data_split
@@ -39,7 +35,7 @@ _READERS: dict[str, Callable[[File], Records]] = {
     ".json": json_records,
     ".csv": csv_records,
     ".tsv": tsv_records,
-    ".parquet": parquet_records,
+    ".parquet": row_group_records,
 }
 _VALIDATION = ("validation", "dev", "val", "valid")
 """Interchangeable names of the validation split."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from crammed.errors import InputError
-from crammed.formats.lines import open_text
+from crammed.formats.lines import File
+from crammed.formats.records import json_records
 
 COLUMNS = ("sentence_good", "sentence_bad", "UID", "linguistics_term", "field")
 
@@ -49,20 +49,12 @@ def read_pairs(path: Path) -> list[Pair]:
 
 
 def _read(file: Path) -> Iterator[Pair]:
-    with open_text(file) as lines:
-        for number, line in enumerate(lines, 1):
-            place = f"{file}, line {number}"
-            try:
-                record = json.loads(line)
-                values = [record[column] for column in COLUMNS]
-            except KeyError as error:
-                raise InputError(
-                    f"{place}: no {error.args[0]}: a line of BLiMP has {', '.join(COLUMNS)}"
-                ) from error
-            except (ValueError, TypeError) as error:
-                raise InputError(f"{place}: not a JSON object") from error
-            if not all(isinstance(value, str) for value in values):
-                raise InputError(f"{place}: {', '.join(COLUMNS)} must hold text")
-            good, bad, paradigm, phenomenon, field = values
-            # The official data spells one of its fields with a slash and with an underscore.
-            yield Pair(good, bad, paradigm, phenomenon, field.replace("/", "_"))
+    for place, record in json_records(File(file, str(file))):
+        if missing := [column for column in COLUMNS if column not in record]:
+            raise InputError(f"{place}: no {missing[0]}: a line of BLiMP has {', '.join(COLUMNS)}")
+        values = [record[column] for column in COLUMNS]
+        if not all(isinstance(value, str) for value in values):
+            raise InputError(f"{place}: {', '.join(COLUMNS)} must hold text")
+        good, bad, paradigm, phenomenon, field = values
+        # The official data spells one of its fields with a slash and with an underscore.
+        yield Pair(good, bad, paradigm, phenomenon, field.replace("/", "_"))

@@ -40,10 +40,9 @@ from crammed.data.preparing.read.fetching import fetched
 from crammed.data.preparing.read.ingest import read_and_clean
 from crammed.data.preparing.read.source import Source, describe_reading, open_sources
 from crammed.data.preparing.select.counting_job import all_counts
-from crammed.data.preparing.select.duplicates import marked_digests, write_listing
+from crammed.data.preparing.select.duplicates import marked_digests, write_known, write_listing
 from crammed.data.preparing.select.given_heldout import GivenHeldout
 from crammed.data.preparing.select.heldout_copies import without_copies, write_heldout_runs
-from crammed.data.preparing.select.known import write_known
 from crammed.data.preparing.select.mixing import mix_sources
 from crammed.data.preparing.select.selection import Selection, expected_tokens, select_documents
 from crammed.data.preparing.select.selection_job import (

@@ -26,7 +26,7 @@ from crammed.data.preparing.cleaning.own import of_function
 from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.manifest import changed_files, listed_files, read_parts, write_parts
 from crammed.data.preparing.pack import order
-from crammed.data.preparing.select import known
+from crammed.data.preparing.select.duplicates import known_documents, write_known
 from crammed.data.preparing.workfolder import remove_left_overs
 from crammed.data.samples import read_samples, write_samples
 from crammed.data.statistics import unigram_cross_entropy, unknown_and_unused
@@ -68,7 +68,7 @@ def extend(
         remove_left_overs(out)
     check_vacant(out, "--out")
     verify_once(base, progress)
-    if base.manifest["data"]["clean"]["exact"] and known.known_documents(base) is None:
+    if base.manifest["data"]["clean"]["exact"] and known_documents(base) is None:
         progress.line(
             f"extend  {base.path} is of an older version, and does not say what documents it has: "
             "text that repeats them stays"
@@ -172,9 +172,9 @@ def _join(base: Corpus, new: Corpus, out: Path, engine: Engine) -> None:
     further = ({**part, "source": first + part["source"]} for part in read_parts(new))
     if parts := [*read_parts(base), *further]:
         write_parts(out, parts)
-    documents = [known.known_documents(each) for each in (base, new)]
+    documents = [known_documents(each) for each in (base, new)]
     if documents[0] is not None and documents[1] is not None:
-        known.write_known(out, [np.concatenate([documents[0], documents[1]])])
+        write_known(out, [np.concatenate([documents[0], documents[1]])])
     counts = base.token_counts(sampled=False) + new.token_counts(sampled=False)
     names: list[Ordering] = [name for name in get_args(Ordering) if name in base.orders]
     order.store(

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from crammed.columns import numbers_in, strings_of
 from crammed.errors import InputError
@@ -86,7 +86,9 @@ class Remembered(Generic[Value]):
 
     def __init__(
         self,
-        find: Callable[[pa.StringArray], tuple[NDArray[Value], ArrayLike, NDArray[np.int64]]],
+        find: Callable[
+            [pa.StringArray], tuple[NDArray[Value], NDArray[np.int64], NDArray[np.int64]]
+        ],
         dtype: type[Value],
         *,
         lowercase: bool,
@@ -126,10 +128,11 @@ class Remembered(Generic[Value]):
         self._words = coded.dictionary
         if len(new := self._words[before:]):
             values, found, order = self._find(new)
-            counts = np.asarray(found, np.int32)
-            own = np.empty((2, len(new)), np.int32)
-            own[:, order] = len(self._values) + np.cumsum(counts) - counts, counts
-            self._starts, self._counts = np.append((self._starts, self._counts), own, axis=1)
+            starts, counts = np.empty((2, len(new)), np.int32)
+            counts[order] = found
+            starts[order] = len(self._values) + np.cumsum(found) - found
+            self._starts = np.append(self._starts, starts)
+            self._counts = np.append(self._counts, counts)
             self._values = np.append(self._values, values)
         return numbers_in(coded.indices)[before:]
 

@@ -41,7 +41,7 @@ def word_hashes(
         cut_ascii: as for `words_of`.
     """
 
-    def find(chunks: pa.StringArray) -> tuple[Hashes, list[int], NDArray[np.int64]]:
+    def find(chunks: pa.StringArray) -> tuple[Hashes, NDArray[np.int64], NDArray[np.int64]]:
         """Nearly every chunk is a word itself."""
         short = numbers_in(pc.binary_length(chunks)) <= LONGEST
         is_word = short & numbers_in(pc.ascii_is_alnum(chunks))
@@ -49,7 +49,7 @@ def word_hashes(
             chunks.take(integers(np.flatnonzero(each))).to_pylist() for each in (is_word, ~is_word)
         )
         by_chunk = [words_of(chunk, cut_ascii=cut_ascii) for chunk in others]
-        counts = [*[1] * len(plain), *map(len, by_chunk)]
+        counts = np.array([*[1] * len(plain), *map(len, by_chunk)], np.int64)
         return hash_of(chain(plain, *by_chunk)), counts, np.argsort(~is_word, kind="stable")
 
     return Remembered(find, np.uint64, lowercase=True)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+import pyarrow as pa
+
+from crammed.columns import integers, numbers_in, one_array
 from crammed.data.preparing.select.selection_job import ShardSelection, chunk_counts
 from crammed.data.shards import read_table, write_table
-from crammed.data.tokenization.counts import sum_counts
 from crammed.machine.engine import Engine, release_memory
 
 FAN_IN = 16
 """Tables that one job adds up."""
+MOST_CHUNKS = 4_000_000
+"""A sum of more chunks than this loses the rarest."""
 _COLUMNS = ("chunk", "count")
 
 Item = TypeVar("Item")
@@ -67,3 +72,20 @@ def _add_up(job: _CountJob) -> Path:
     write_table(job.out, sum_counts([*counts, *(read_table(t, _COLUMNS) for t in job.tables)]))
     release_memory()  # that of selecting, too: workers have nothing to do while one process trains
     return job.out
+
+
+def sum_counts(tables: Sequence[pa.Table]) -> pa.Table:
+    """One table of all counts, without the rarest chunks if there are too many.
+
+    Args:
+        tables: with the columns ``chunk`` (text) and ``count`` (int64).
+    """
+    together = pa.concat_tables(tables)
+    coded = one_array(together["chunk"]).dictionary_encode()
+    each = numbers_in(one_array(together["count"]))
+    counts = np.bincount(numbers_in(coded.indices), each, len(coded.dictionary)).astype(np.int64)
+    least = 1
+    while np.count_nonzero(counts >= least) > MOST_CHUNKS:
+        least += 1
+    merged = pa.Table.from_arrays([coded.dictionary, integers(counts)], list(_COLUMNS))
+    return merged if least == 1 else merged.take(integers(np.flatnonzero(counts >= least)))

@@ -6,7 +6,7 @@ its memory does not grow with the text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -15,12 +15,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from crammed.data.corpus import Corpus
 from crammed.data.preparing.cleaning.near import links_of, repeats_of
 from crammed.data.preparing.read.cleaned import Block
 from crammed.data.preparing.read.cleaning_job import minhash_bands
 from crammed.data.shards import read_done, sorted_digests, write_done
 from crammed.files.hashes import json_hash
-from crammed.files.writing import save_array
+from crammed.files.writing import save_array, write_arrays
 from crammed.machine.engine import Engine
 
 AT_ONCE = 2_000_000
@@ -29,6 +30,8 @@ AT_ONCE = 2_000_000
 _Numbers = NDArray[np.int64]
 _Hashes = NDArray[np.uint64]
 ALL = 1 << 64
+_DIGESTS = "digests.bin"
+"""The first 8 bytes of each training document's digest as little-endian integers, ascending."""
 
 
 def write_listing(folder: Path, blocks: Sequence[Block]) -> Path:
@@ -135,6 +138,30 @@ def _marked(job: _Marked) -> _Hashes:
     low, high = job.range.low, job.range.high
     found = [digests_between(block, low, high) for block in read_listing(job.range.listing)]
     return np.concatenate([digests[marks[numbers], 0] for digests, numbers in found])
+
+
+def known_documents(corpus: Corpus | None) -> _Hashes | None:
+    """What `_DIGESTS` of a corpus holds; None if there is none, as in corpora of older versions."""
+    if corpus is None or _DIGESTS not in corpus.manifest["files"]:
+        return None
+    return np.fromfile(corpus.path / _DIGESTS, "<u8").astype(np.uint64)
+
+
+def write_known(folder: Path, known: Iterable[_Hashes]) -> None:
+    """Write `_DIGESTS`.
+
+    Args:
+        known: digests in any order; none in an array is lower than those in the arrays before.
+    """
+    write_arrays(folder / _DIGESTS, (np.unique(some).astype("<u8") for some in known))
+
+
+def among(block: Block, known: _Hashes) -> _Numbers:
+    """The numbers of the documents of a block that are known."""
+    every, numbers = digests_between(block, 0, ALL)
+    places = np.searchsorted(known, every[:, 0])
+    found: _Numbers = numbers[np.append(known, 0)[places] == every[:, 0]]
+    return found
 
 
 def near_duplicates(engine: Engine, listing: Path, documents: int, bands: int) -> _Numbers:

@@ -25,7 +25,7 @@ from crammed.data.preparing.cleaning.steps import clean, steps_of
 from crammed.data.preparing.read.cleaned import Block
 from crammed.data.preparing.read.fetching import fetched
 from crammed.data.preparing.read.source import open_sources
-from crammed.data.preparing.select.duplicates import digests_between
+from crammed.data.preparing.select.duplicates import ALL, digests_between
 from crammed.data.preparing.select.selection_job import heldout_line
 from crammed.data.shards import digests_of
 from crammed.data.tokenization.chunks import cut_into_chunks
@@ -121,7 +121,7 @@ class GivenHeldout:
 
     def among(self, block: Block) -> NDArray[np.int64]:
         """The numbers of the documents of a block that are among them, by their digests."""
-        digests, numbers = digests_between(block, 0, 1 << 64)
+        digests, numbers = digests_between(block, 0, ALL)
         own = self._digests
         return numbers[np.isin(digests[:, 0], own[:, 0]) & np.isin(digests[:, 1], own[:, 1])]
 

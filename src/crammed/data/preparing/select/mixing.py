@@ -15,7 +15,7 @@ import numpy as np
 from crammed.config import MixConfig
 from crammed.data.preparing.read.cleaned import CleanedText
 from crammed.data.preparing.read.source import Source
-from crammed.data.preparing.select.repeats import WeightJob, weighted
+from crammed.data.preparing.select.repeats import weighted
 from crammed.data.preparing.select.selection import Selection
 from crammed.errors import InputError
 from crammed.machine.engine import Engine
@@ -63,8 +63,8 @@ def mix_sources(
     for shard, own in zip(text.shards, characters, strict=True):
         sizes[shard.source.name] += own
     weights = mixed_weights(sources, sizes, mix)
-    jobs = [WeightJob(shard.slices, weights[shard.source.name]) for shard in text.shards]
-    packed = np.concatenate(list(weighted(engine, jobs)))
+    shards = [(shard.slices, weights[shard.source.name]) for shard in text.shards]
+    packed = np.concatenate(list(weighted(engine, shards)))
     repeats = np.where(selection.repeats > 0, packed, 0).astype(np.uint16)
     words = tuple(_description(sources, sizes, weights, mix.most_readings))
     return Mixed(replace(selection, repeats=repeats), weights, words)

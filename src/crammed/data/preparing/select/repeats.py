@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,24 +11,18 @@ from crammed.data.shards import Slices, digests
 from crammed.machine.engine import Engine
 
 
-@dataclass(frozen=True)
-class WeightJob:
-    """The documents of a shard, and how often to pack each on average."""
-
-    shard: Slices
-    weight: float
-
-
-def weighted(engine: Engine, jobs: Sequence[WeightJob]) -> Iterator[NDArray[np.uint16]]:
-    """[n] how often to pack each document, for each job."""
-    drawn = engine.map(_drawn, [job for job in jobs if job.weight % 1.0])
-    for job in jobs:
-        documents = sum(map(len, job.shard))
-        once_more = next(drawn) if job.weight % 1.0 else np.zeros(documents, np.bool_)
-        yield (int(job.weight) + once_more).astype(np.uint16)
+def weighted(
+    engine: Engine, shards: Sequence[tuple[Slices, float]]
+) -> Iterator[NDArray[np.uint16]]:
+    """[n] how often to pack each document of shards, given how often on average."""
+    drawn = engine.map(_drawn, [each for each in shards if each[1] % 1.0])
+    for shard, weight in shards:
+        once_more = next(drawn) if weight % 1.0 else np.zeros(sum(map(len, shard)), np.bool_)
+        yield (int(weight) + once_more).astype(np.uint16)
 
 
-def _drawn(job: WeightJob) -> NDArray[np.bool_]:
+def _drawn(job: tuple[Slices, float]) -> NDArray[np.bool_]:
     """Which documents are packed once more for the fraction of a weight; the digest decides."""
-    drawn: NDArray[np.bool_] = digests(job.shard)[:, 1] / 2.0**64 < job.weight % 1.0
+    shard, weight = job
+    drawn: NDArray[np.bool_] = digests(shard)[:, 1] / 2.0**64 < weight % 1.0
     return drawn

@@ -21,8 +21,10 @@ from crammed.data.preparing.cleaning.substring import repeated_spans
 from crammed.data.preparing.read.cleaned import CleanedText, Shard
 from crammed.data.preparing.read.part import FilePart
 from crammed.data.preparing.select.duplicates import (
+    among,
     digests_between,
     exact_duplicates,
+    known_documents,
     near_duplicates,
     write_listing,
 )
@@ -33,8 +35,7 @@ from crammed.data.preparing.select.heldout_choice import (
     heldout_beginning,
     heldout_target,
 )
-from crammed.data.preparing.select.known import among, known_documents
-from crammed.data.preparing.select.repeats import WeightJob, weighted
+from crammed.data.preparing.select.repeats import weighted
 from crammed.data.preparing.select.selection_job import ShardSelection, Split
 from crammed.data.preparing.select.units import left_of, repeated_units
 from crammed.data.samples import MOST_SAMPLES, SAMPLES_OF_A_SHARD, Sample, sample
@@ -377,5 +378,5 @@ class _Documents:
 
     def repeats(self) -> NDArray[np.uint16]:
         """[n] how often each document is packed, given the weight of its source."""
-        jobs = [WeightJob(shard.slices, shard.source.weight) for shard in self._shards]
-        return np.concatenate(list(weighted(self._engine, jobs)))
+        shards = [(shard.slices, shard.source.weight) for shard in self._shards]
+        return np.concatenate(list(weighted(self._engine, shards)))
