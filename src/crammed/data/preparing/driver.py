@@ -116,10 +116,14 @@ def prepare(
             progress.line(f"sources  {line}")
         held = extends or heldout
         given = GivenHeldout.given(held, data, folder, progress) if held else None
+        supplied = None if tokenizer.file is None else named_tokenizer(tokenizer.file)
+        chunked = supplied is None and tokenizer.by_chunk
+        if supplied is not None:
+            chunked = CorpusTokenizer(supplied).takes_chunks
         preparation = _Preparation(
-            data, tokenizer, folder, engine, progress, choose, given, extends
+            data, tokenizer, supplied, chunked, folder, engine, progress, given, extends
         )
-        preparation.run(sources, out)
+        preparation.run(sources, out, choose)
     return Corpus(out)
 
 
@@ -158,25 +162,30 @@ class _SelectedShards(Sequence[_SelectedShard]):
 
 @dataclass(frozen=True)
 class _Preparation:
-    """Runs the stages in order."""
+    """Runs the stages in order.
+
+    Attributes:
+        supplied: the tokenizer, if none is to be trained.
+        chunked: whether documents are cut into chunks for the tokenizer.
+    """
 
     data: DataConfig
     tokenizer_config: TokenizerConfig
+    supplied: Tokenizer | None
+    chunked: bool
     folder: Path
     engine: Engine
     progress: Progress
-    choose: Callable[[float], TokenizerConfig] | None
     given: GivenHeldout | None
     extends: Corpus | None
 
-    def run(self, sources: Sequence[Source], out: Path) -> None:
+    def run(
+        self,
+        sources: Sequence[Source],
+        out: Path,
+        choose: Callable[[float], TokenizerConfig] | None,
+    ) -> None:
         """Make the corpus and publish it at `out`."""
-        file = self.tokenizer_config.file
-        supplied = None if file is None else named_tokenizer(file)
-        chunked = self.tokenizer_config.by_chunk
-        if supplied is not None:
-            chunked = CorpusTokenizer(supplied).takes_chunks
-
         text = read_and_clean(sources, self.data, self.folder, self.engine, self.progress, out)
         with refusals_of(text):
             text.require_documents()
@@ -184,21 +193,14 @@ class _Preparation:
                 text, self.data, self.engine, self.folder, self.given, self.extends
             )
             chosen = self
-            if self.choose is not None:
+            if choose is not None:
                 tokens = expected_tokens(text.shards, selection)
-                chosen = replace(self, tokenizer_config=self.choose(tokens))
-            chosen._make(text, selection, supplied, chunked, out)
+                chosen = replace(self, tokenizer_config=choose(tokens))
+            chosen._make(text, selection, out)
 
-    def _make(
-        self,
-        text: CleanedText,
-        selection: Selection,
-        supplied: Tokenizer | None,
-        chunked: bool,
-        out: Path,
-    ) -> None:
+    def _make(self, text: CleanedText, selection: Selection, out: Path) -> None:
         """Make the corpus from cleaned text."""
-        made = self.folder / f"made-{self._identity(text, supplied)}"
+        made = self.folder / f"made-{self._identity(text)}"
         corpus, publishing = made / "corpus", made / "publishing"
         if publishing.exists():  # a call was killed there and may have moved files away
             if is_whole(corpus):
@@ -209,14 +211,14 @@ class _Preparation:
         corpus.mkdir(parents=True, exist_ok=True)
         shards = _SelectedShards(text, selection, made)
         if self.data.heldout_copies == "keep":
-            characters = self._select(shards, chunked)
+            characters = self._select(shards)
         else:
             runs = made / "heldout-runs.npy"
             if self.given is not None:
                 self.given.write_runs(runs)
             else:
                 write_heldout_runs(runs, text.shards, selection, self.engine)
-            before = self._select(shards, chunked, runs)
+            before = self._select(shards, runs)
             selection = without_copies(selection, text.shards, shards.out, runs, self.engine)
             shards = _SelectedShards(text, selection, made)
             pairs = zip(shards, before, strict=True)
@@ -231,10 +233,8 @@ class _Preparation:
             self.progress.line(f"mix  {line}")
         shards = _SelectedShards(text, mixed.selection, made)
         self._write_heldout(corpus, shards, mixed.selection)
-        tokenizer = self._tokenizer(corpus, supplied, shards, chunked)
-        packed, left_out, statistics = self._pack(
-            corpus, shards, chunked, characters, mixed.repeats
-        )
+        tokenizer = self._tokenizer(corpus, shards)
+        packed, left_out, statistics = self._pack(corpus, shards, characters, mixed.repeats)
         self._store_orders(corpus, tokenizer, statistics)
         results = StageResults(text, mixed, tokenizer, packed, statistics, left_out, self.given)
         if self.data.clean.exact:
@@ -246,7 +246,7 @@ class _Preparation:
         publish(corpus, out)
         shutil.rmtree(made)
 
-    def _identity(self, text: CleanedText, supplied: Tokenizer | None) -> str:
+    def _identity(self, text: CleanedText) -> str:
         """A hash of what determines the corpus: text, settings, any supplied tokenizer."""
         return json_hash(
             [
@@ -257,7 +257,7 @@ class _Preparation:
                 self.data.model_dump(mode="json", exclude={"sources", "unreadable", "clean"}),
                 settings_of(self.data.clean),
                 self.tokenizer_config.model_dump(mode="json", exclude={"file"}),
-                None if supplied is None else to_json(supplied),
+                None if self.supplied is None else to_json(self.supplied),
                 *([] if self.given is None else [self.given.sha256]),
                 *([] if self.extends is None else [self.extends.sha256]),
             ]
@@ -280,7 +280,7 @@ class _Preparation:
                 task.update(done, progress_rate(done, unit, self.progress.clock() - began))
 
     def _select(
-        self, shards: Sequence[_SelectedShard], chunked: bool, heldout_runs: Path | None = None
+        self, shards: Sequence[_SelectedShard], heldout_runs: Path | None = None
     ) -> list[int]:
         """Select from all shards; returns the number of characters to pack from each."""
         several = len({shard.cleaned.source.name for shard in shards}) > 1
@@ -289,7 +289,7 @@ class _Preparation:
                 shard=shard.cleaned.slices,
                 out=shard.out,
                 selection=shard.selection,
-                chunked=chunked,
+                chunked=self.chunked,
                 heldout_runs=heldout_runs,
                 source=shard.cleaned.source.name if several else None,
             )
@@ -312,18 +312,12 @@ class _Preparation:
         else:
             write_gzip(file, (heldout_lines(each.out) for each in shards))
 
-    def _tokenizer(
-        self,
-        corpus: Path,
-        supplied: Tokenizer | None,
-        shards: Sequence[_SelectedShard],
-        chunked: bool,
-    ) -> Tokenizer:
+    def _tokenizer(self, corpus: Path, shards: Sequence[_SelectedShard]) -> Tokenizer:
         """Train the tokenizer unless it is supplied or already trained; say what it loses."""
         file, mark = corpus / "tokenizer.json", corpus.with_name("tokenizer.done.json")
         done = read_done(mark)
         if done is None or not file.exists() or sha256(file) != done["sha256"]:
-            write_text(file, to_json(supplied or self._train(shards, chunked)))
+            write_text(file, to_json(self.supplied or self._train(shards)))
             write_done(mark, {"sha256": sha256(file)})
             release_memory()
         tokenizer = Tokenizer.from_file(str(file))
@@ -332,13 +326,13 @@ class _Preparation:
             self.progress.line(f"tokenizer  {remark}")
         return tokenizer
 
-    def _train(self, shards: Sequence[_SelectedShard], chunked: bool) -> Tokenizer:
+    def _train(self, shards: Sequence[_SelectedShard]) -> Tokenizer:
         def texts() -> Iterator[str]:
             for shard in shards:
                 yield from documents_to_pack(shard.cleaned.slices, shard.selection)
 
         with self.progress.task("training the tokenizer"):
-            if chunked:
+            if self.chunked:
                 pairs = ((shard.out, shard.selection) for shard in shards)
                 counts = all_counts(self.engine, pairs, shards[0].out.parent)
                 return train_from_words(counts, self.tokenizer_config)
@@ -348,7 +342,6 @@ class _Preparation:
         self,
         corpus: Path,
         shards: _SelectedShards,
-        chunked: bool,
         characters: Sequence[int],
         repeated: bool,
     ) -> tuple[list[Packed], int, Statistics]:
@@ -365,7 +358,7 @@ class _Preparation:
             PackJob(
                 parts=tuple(shards[number].part for number in numbers),
                 rows=corpus / f"rows-{place:05d}.bin",
-                chunked=chunked,
+                chunked=self.chunked,
                 tokenizer=corpus / "tokenizer.json",
                 row_length=self.data.row_length,
                 cls=self.data.cls,

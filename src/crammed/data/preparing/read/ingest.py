@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from crammed.config import CleanConfig, DataConfig
+from crammed.config import DataConfig
 from crammed.data import shards
 from crammed.data.preparing.cleaning.entities import found_by
 from crammed.data.preparing.cleaning.language import identified_by
@@ -35,7 +35,7 @@ from crammed.data.preparing.read.reading_job import (
     cut_by_characters,
     write_mark,
 )
-from crammed.data.preparing.read.room import check_room, text_bytes, written
+from crammed.data.preparing.read.room import check_room
 from crammed.data.preparing.read.source import Source, ignored_files
 from crammed.errors import InputError
 from crammed.files.hashes import json_hash
@@ -84,7 +84,9 @@ def read_and_clean(
     with progress.task("reading and cleaning", float(sum(unit.size for unit in units))) as task:
         reader.find_known(units, engine)
         if out is not None:
-            _check_room(units, sources, folder, out, data.clean, progress)
+            unread = [(u.blocks, u.parts) for u in units if not u.known]
+            for told in check_room(sources, unread, folder, out, data.clean):
+                progress.line(f"disk  {told}")
         done, characters = sum(unit.size for unit in units if unit.known), 0
         began = progress.clock()
         rate = ""
@@ -131,27 +133,6 @@ class _Unit:
     @property
     def first(self) -> int:
         return self.parts[0]
-
-
-def _check_room(
-    units: Sequence[_Unit],
-    sources: Sequence[Source],
-    folder: Path,
-    out: Path,
-    clean: CleanConfig,
-    progress: Progress,
-) -> None:
-    """Say how much of the disk will be used.
-
-    Raises:
-        InputError: it is more than there is.
-    """
-    sizes, unknown = text_bytes(sources)
-    unread = [unit for unit in units if not unit.known]
-    to_read = sum(sizes[unit.blocks.source][part] for unit in unread for part in unit.parts)
-    done = written([*(unit.blocks.folder for unit in unread), *folder.glob("made-*")])
-    for told in check_room(to_read, sum(map(sum, sizes)), done, unknown, folder, out, clean):
-        progress.line(f"disk  {told}")
 
 
 class _Reader:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from crammed.config import CleanConfig
+from crammed.data.preparing.read.cleaned import ReadBlocks
 from crammed.data.preparing.read.part import FilePart, Part
 from crammed.data.preparing.read.source import Source
 from crammed.errors import InputError
@@ -77,10 +78,8 @@ def _ratio(part: FilePart) -> float | None:
 
 
 def check_room(
-    unread: float,
-    text: float,
-    done: int,
-    unknown: Sequence[str],
+    sources: Sequence[Source],
+    unread: Sequence[tuple[ReadBlocks, range]],
     folder: Path,
     out: Path,
     clean: CleanConfig,
@@ -88,10 +87,7 @@ def check_room(
     """Check that a preparation will fit on the disks that it writes to.
 
     Args:
-        unread: bytes of text that are still to be read.
-        text: bytes of all text.
-        done: bytes that unfinished work has written already.
-        unknown: names of the sources that are not among these.
+        unread: the parts of sources that are still to be read, and where their blocks will be.
         folder: for intermediate results.
         out: the corpus.
         clean: the steps, some of which take more than others.
@@ -102,8 +98,12 @@ def check_room(
     Raises:
         InputError: it will not fit.
     """
+    sizes, unknown = text_bytes(sources)
+    text = sum(map(sum, sizes))
+    to_read = sum(sizes[blocks.source][part] for blocks, parts in unread for part in parts)
+    done = written([*(blocks.folder for blocks, _ in unread), *folder.glob("made-*")])
     made = MADE + (REPEATED if clean.repeated is not None else 0.0)
-    needed = max(READ * unread + made * text - done, 0.0)
+    needed = max(READ * to_read + made * text - done, 0.0)
     for place, size in ((folder, needed), (out, 0.0 if _same_disk(folder, out) else CORPUS * text)):
         if (free := _free(place)) is None or not size:
             continue
