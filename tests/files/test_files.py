@@ -13,7 +13,7 @@ import pytest
 
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
-from crammed.files.folders import new_folder, publish
+from crammed.files.folders import new_folder
 from crammed.files.locks import FolderLock
 from crammed.files.writing import (
     read_json,
@@ -89,28 +89,6 @@ def test_a_gzip_file_depends_on_its_content_alone(tmp_path: Path) -> None:
         write_gzip(tmp_path / name, iter([b"one", b"two"]))
     assert gzip.decompress((tmp_path / "a.gz").read_bytes()) == b"onetwo"
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
-
-
-@pytest.mark.parametrize("same_disk", [True, False])
-def test_a_published_folder_moves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_disk: bool
-) -> None:
-    (tmp_path / "work" / "deep").mkdir(parents=True)
-    (tmp_path / "work" / "deep" / "x").write_text("1")
-    (tmp_path / "out").mkdir()  # an empty folder in its place is no obstacle
-    if not same_disk:
-        stat = Path.stat
-
-        def far(self: Path, **_: bool) -> os.stat_result:
-            found = stat(self)
-            device = found.st_dev + (self.name == "work")
-            return os.stat_result((*found[:2], device, *found[3:]))
-
-        monkeypatch.setattr(Path, "stat", far)
-    publish(tmp_path / "work", tmp_path / "out")
-    monkeypatch.undo()
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert (tmp_path / "out" / "deep" / "x").read_text() == "1"
 
 
 @pytest.fixture

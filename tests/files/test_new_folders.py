@@ -13,7 +13,6 @@ import pytest
 
 from crammed.errors import InputError
 from crammed.files.folders import behind_links, check_vacant, new_folder, publish
-from crammed.files.scratch import remove_left_overs, scratch_folder
 from crammed.files.writing import check_file, write_text
 
 
@@ -59,7 +58,14 @@ def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-@pytest.fixture(params=["mounted", "simulated"])
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    """An empty folder on the same disk."""
+    (tmp_path / "volume").mkdir()
+    return tmp_path / "volume"
+
+
+@pytest.fixture(params=["mounted", "simulated", "plain"])
 def volume(request: pytest.FixtureRequest) -> Path:
     place: Path = request.getfixturevalue(request.param)
     return place
@@ -248,16 +254,6 @@ def test_a_folder_is_no_file(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="it is a folder; choose another place"):
         check_file(Path(name))
-
-
-def test_temporary_folders_of_the_dead_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    dead = tmp_path / "crammed-scratch-dead"
-    _fill(dead)
-    with scratch_folder() as alive:
-        remove_left_overs()
-        assert alive.exists()
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("listing", ['["mine", "x"]', '{"mine": 1, "x": 1}', "5", "[" * 100_000])

@@ -7,14 +7,13 @@ import io
 import string
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from crammed.formats.lines import Faults, File
 from crammed.formats.tables import tabbed_records, tsv_records
 from support.samples import read, refusal
-
-pd = pytest.importorskip("pandas", reason="the samples are what it writes; datasets brings it")
 
 TEXTS = [
     "Der Hund; die Katze, das Haus.",
@@ -31,16 +30,11 @@ TEXTS = [
 BARE = ["a b", "c, d", "e; f"] * 9
 
 
-def _pandas(texts: Sequence[str], **options: object) -> str:
-    table = pd.DataFrame({"id": range(len(texts)), "text": texts, "score": 1.5})
-    return str(table.to_csv(**options))
-
-
-def _minimal(texts: Sequence[str], mark: str, end: str, value: str = "1") -> str:
-    """As spreadsheets write tables: only the cells that need it are quoted."""
+def _written(texts: Sequence[str], mark: str, end: str, value: str = "1", **options: Any) -> str:
+    """As pandas and spreadsheets write tables: only the cells that need it are quoted."""
     sink = io.StringIO(newline="")
-    writer = csv.writer(sink, delimiter=mark, lineterminator=end)
-    writer.writerows([("id", "text", "wert"), *((n, text, value) for n, text in enumerate(texts))])
+    writer = csv.writer(sink, delimiter=mark, lineterminator=end, **options)
+    writer.writerows([("", "text", "wert"), *((n, text, value) for n, text in enumerate(texts))])
     return sink.getvalue()
 
 
@@ -70,26 +64,24 @@ GLUE = [
     'What is 2" long',
 ]
 SAMPLES: dict[str, tuple[str, list[str]]] = {
-    "pandas.csv": (_pandas(TEXTS, index=False), TEXTS),
-    "pandas-index.csv": (_pandas(TEXTS), TEXTS),
-    "pandas.tsv": (_pandas(TEXTS, sep="\t", index=False), TEXTS),
-    "pandas-crlf.tsv": (_pandas(TEXTS, sep="\t", index=False, lineterminator="\r\n"), TEXTS),
-    "pandas-all.tsv": (_pandas(TEXTS, sep="\t", index=False, quoting=csv.QUOTE_ALL), TEXTS),
+    "pandas.csv": (_written(TEXTS, ",", "\n", "1.5"), TEXTS),
+    "pandas.tsv": (_written(TEXTS, "\t", "\n", "1.5"), TEXTS),
+    "pandas-all.tsv": (_written(TEXTS, "\t", "\n", quoting=csv.QUOTE_ALL), TEXTS),
     "r.csv": (_r(TEXTS, ","), TEXTS),
     "r2.csv": (_r(TEXTS, ";"), TEXTS),
     "r.tsv": (_r(TEXTS, "\t"), TEXTS),
     "r-bare.tsv": (_r(BARE, "\t"), BARE),
-    "excel.csv": (_minimal(TEXTS, ",", "\r\n"), TEXTS),
-    "excel-german.csv": ("\ufeff" + _minimal(TEXTS, ";", "\r\n", "1,5"), TEXTS),
-    "excel-unicode.tsv": (_minimal(TEXTS, "\t", "\r\n", "1,5"), TEXTS),
-    "libreoffice-tab.csv": (_minimal(TEXTS, "\t", "\n"), TEXTS),
-    "pipe.csv": (_minimal(TEXTS, "|", "\n"), TEXTS),
+    "excel.csv": (_written(TEXTS, ",", "\r\n"), TEXTS),
+    "excel-german.csv": ("\ufeff" + _written(TEXTS, ";", "\r\n", "1,5"), TEXTS),
+    "excel-unicode.tsv": (_written(TEXTS, "\t", "\r\n", "1,5"), TEXTS),
+    "libreoffice-tab.csv": (_written(TEXTS, "\t", "\n"), TEXTS),
+    "pipe.csv": (_written(TEXTS, "|", "\n"), TEXTS),
     "short.csv": (
         "text;label\r\nEin Satz, mit Komma, und noch eins.;1\r\n",
         ["Ein Satz, mit Komma, und noch eins."],
     ),
     "one-column.csv": ('text\n"Ein Satz, mit Komma; ja"\nb\n', ["Ein Satz, mit Komma; ja", "b"]),
-    "old-mac.csv": (_minimal(TEXTS[:3], ";", "\r"), TEXTS[:3]),
+    "old-mac.csv": (_written(TEXTS[:3], ";", "\r"), TEXTS[:3]),
     "sst2.tsv": (_plain(("text", "label"), GLUE * 9, "\t"), GLUE * 9),
     "quoted-sentences.tsv": (
         _plain(("text", "label"), ['"Yes."', "no", '"No, it is."'], "\t"),

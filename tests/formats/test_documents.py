@@ -29,7 +29,6 @@ from support.samples import (
     read,
     refusal,
 )
-from support.text import write_rows
 
 TEXTS = [
     "One, schön.",
@@ -219,12 +218,7 @@ def test_damaged_tables(tmp_path: Path, suffix: str) -> None:
     not_utf8 = pa.StringArray.from_buffers(
         1, pa.py_buffer(b"\0\0\0\0\4\0\0\0"), pa.py_buffer(b"\xff\xfe\xfd\xfc")
     )
-    table = pa.table({"text": not_utf8})
-    if suffix == ".parquet":
-        pq.write_table(table, file)
-    else:
-        with pa.ipc.new_stream(str(file), table.schema) as writer:
-            writer.write_table(table)
+    file.write_bytes(FORMATS[suffix](pa.table({"text": not_utf8})))
     assert "UTF8" in refusal(file)
 
 
@@ -330,13 +324,9 @@ def test_an_array_is_read_object_by_object(tmp_path: Path, monkeypatch: pytest.M
 def test_quotation_marks_in_tables(tmp_path: Path, suffix: str) -> None:
     """Those of a CSV quote; those of a TSV do if it looks so, and otherwise no row is lost."""
     file = tmp_path / f"a{suffix}"
-    file.write_text(
-        'n,text\n1,"a ""b"" c"\n2,"d\ne"\n'.replace(",", "," if suffix == ".csv" else "\t")
-    )
-    if suffix == ".csv":
-        assert read(file) == ['a "b" c', "d\ne"]
-    else:
-        assert read(file) == ['a "b" c', "d\ne"], "it looks as pandas writes them"
+    mark = "," if suffix == ".csv" else "\t"
+    file.write_text('n,text\n1,"a ""b"" c"\n2,"d\ne"\n'.replace(",", mark))
+    assert read(file) == ['a "b" c', "d\ne"]
     file.write_text('n\ttext\n1\t"To begin so,\r\n2\tand to go on\n3\tended"\n')
     if suffix == ".tsv":
         assert read(file) == ['"To begin so,', "and to go on", 'ended"']
@@ -383,24 +373,14 @@ def test_binary_and_other_encodings(tmp_path: Path) -> None:
 def test_a_field_of_what_is_null_is_null(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"a{suffix}"
     rows = [{"meta": {"text": "first"}}, {"meta": {"text": None}}, {"meta": None}]
-    _write_rows(file, pa.Table.from_pylist(rows))
-    found = READERS[suffix](File(file, file.name), ReadOptions(text_field="meta.text"))
-    assert list(found) == ["first", "", ""]
+    file.write_bytes(FORMATS[suffix](rows))
+    assert read(file, text_field="meta.text") == ["first", "", ""]
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
 def test_two_columns_of_one_name_are_refused(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"a{suffix}"
-    _write_rows(file, pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]))
+    table = pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
+    file.write_bytes(FORMATS[suffix](table))
     with pytest.raises(InputError, match=r"^a\.\w+: 2 columns are named 'text'; rename or remove"):
         list(READERS[suffix](File(file, file.name), ReadOptions()))
-
-
-def _write_rows(file: Path, table: pa.Table) -> None:
-    if file.suffix == ".parquet":
-        pq.write_table(table, file)
-    elif file.suffix == ".arrow":
-        with pa.ipc.new_stream(str(file), table.schema) as writer:
-            writer.write_table(table)
-    else:
-        write_rows(file, table.to_pylist())

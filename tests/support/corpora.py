@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from crammed.data.corpus import Corpus, order_dtype, token_dtype
+from crammed.data.preparing import driver
 from crammed.data.preparing.driver import prepare
 from crammed.files.hashes import sha256
 from crammed.terminal.progress import SILENT, Progress
@@ -94,6 +98,20 @@ def prepared(
     named = [str(each) if isinstance(each, Path) else each for each in listed]
     config = tiny("crammed", *overrides, data={"sources": named})
     return prepare(config.data, config.tokenizer, out, progress, config.compute, **options)
+
+
+@contextmanager
+def stopping(function: str, *, after: bool = False) -> Iterator[None]:
+    """Let a preparation stop where its driver would call a function, or has called it."""
+    real = getattr(driver, function)
+
+    def stop(*given: Any) -> None:
+        if after:
+            real(*given)
+        raise KeyboardInterrupt
+
+    with mock.patch.object(driver, function, stop), pytest.raises(KeyboardInterrupt):
+        yield
 
 
 def step_of(corpus: Corpus, name: str) -> dict[str, Any]:

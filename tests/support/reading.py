@@ -14,7 +14,6 @@ from crammed.data.preparing.read import cleaning_job, reading_job
 from crammed.data.preparing.read.cleaned import CleanedText
 from crammed.data.preparing.read.ingest import read_and_clean
 from crammed.data.preparing.read.source import open_sources
-from crammed.errors import InputError
 from crammed.machine.engine import Engine, Item, Result
 from crammed.terminal.progress import SILENT
 
@@ -45,16 +44,26 @@ def texts_of(text: CleanedText) -> list[list[str]]:
     return [shards.documents(shard.slices) for shard in text.shards]
 
 
-def disk_full_at(monkeypatch: pytest.MonkeyPatch, block: int) -> list[str]:
-    """Fail once, at this block, counted from 1; the names of all that are cleaned, as they come."""
-    cleaned: list[str] = []
-    clean = cleaning_job.clean_block
+class Cleaning:
+    """Notes the blocks that are cleaned, and raises errors in the place of some.
 
-    def failing(path: Path, *more: Any) -> Any:
-        cleaned.append(path.name)
-        if len(cleaned) == block:
-            raise InputError("the disk is full")
-        return clean(path, *more)
+    Attributes:
+        names: of the blocks, as they come.
+        sizes: numbers of their documents before cleaning.
+        errors: by the number of the block, counted from 1.
+    """
 
-    monkeypatch.setattr(reading_job, "clean_block", failing)
-    return cleaned
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, errors: dict[int, BaseException] | None = None
+    ) -> None:
+        self.names: list[str] = []
+        self.sizes: list[int] = []
+        self.errors = errors or {}
+        monkeypatch.setattr(reading_job, "clean_block", self)
+
+    def __call__(self, block: Path, texts: list[str], *more: Any) -> cleaning_job.Cleaned:
+        self.names.append(block.name)
+        self.sizes.append(len(texts))
+        if (error := self.errors.get(len(self.names))) is not None:
+            raise error
+        return cleaning_job.clean_block(block, texts, *more)

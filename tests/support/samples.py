@@ -81,14 +81,15 @@ def tabs(records: Records) -> bytes:
     return "".join("\t".join(row) + "\n" for row in rows).encode()
 
 
-def parquet(records: Records) -> bytes:
+def parquet(records: Records | pa.Table) -> bytes:
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(records), sink)
+    table = records if isinstance(records, pa.Table) else pa.Table.from_pylist(records)
+    pq.write_table(table, sink, store_schema=False)
     return sink.getvalue()
 
 
-def arrow(records: Records, kind: str = "stream") -> bytes:
-    table = pa.Table.from_pylist(records)
+def arrow(records: Records | pa.Table, kind: str = "stream") -> bytes:
+    table = records if isinstance(records, pa.Table) else pa.Table.from_pylist(records)
     sink = io.BytesIO()
     new = pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file
     with new(sink, table.schema) as writer:

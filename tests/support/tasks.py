@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from crammed.tasks.task import load_suite
+from crammed.tasks.read import read_task
+from crammed.tasks.rows import TaskData
+from crammed.tasks.task import Suite, load_suite
 from support.text import documents, write_rows
+
+
+def suite_of(**fields: Any) -> Suite:
+    """A suite of one task named mine; by default it classifies the column text."""
+    task = {"text": "text", "metric": "accuracy", **fields}
+    return Suite.model_validate({"name": "s", "tasks": {"mine": task}})
+
+
+def read_mine(folder: Path, suite: Suite, **splits: Iterable[dict[str, Any]]) -> TaskData:
+    """The data of such a task, once these splits are written."""
+    for name, rows in splits.items():
+        write_rows(folder / "mine" / f"{name}.jsonl", rows)
+    return read_task(suite.tasks["mine"], folder, suite)
 
 
 def write_task(folder: Path, name: str, rows: int = 96, **columns: Any) -> Path:

@@ -8,17 +8,12 @@ import pytest
 
 from crammed.errors import InputError
 from crammed.tasks.folds import parts_of
-from crammed.tasks.read import read_task
 from crammed.tasks.rows import TaskData
-from crammed.tasks.task import Suite
-from support.text import write_rows
+from support.tasks import read_mine, suite_of
 
 
 def read(folder: Path, rows: list[dict[str, Any]], **fields: Any) -> TaskData:
-    write_rows(folder / "mine" / "train.jsonl", rows)
-    task = {"text": "text", "metric": "accuracy", "folds": 3, **fields}
-    suite = Suite.model_validate({"name": "s", "tasks": {"mine": task}})
-    return read_task(suite.tasks["mine"], folder, suite)
+    return read_mine(folder, suite_of(**{"folds": 3, **fields}), train=rows)
 
 
 def test_every_row_is_in_one_part_and_every_class_in_all(tmp_path: Path) -> None:

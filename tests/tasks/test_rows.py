@@ -15,27 +15,16 @@ import pytest
 from crammed.errors import InputError
 from crammed.tasks.read import read_task, splits_in, tasks_in
 from crammed.tasks.rows import TaskData
-from crammed.tasks.task import SplitSpec, Suite, load_suite, pieces, suite_names
+from crammed.tasks.task import SplitSpec, load_suite, pieces, suite_names
+from support.tasks import read_mine, suite_of
 from support.text import write_rows
 
 Rows = Sequence[dict[str, Any]]
 
 
-def suite_of(**fields: Any) -> Suite:
-    """A suite of one task named mine; by default it classifies the column text."""
-    task = {"text": "text", "metric": "accuracy", **fields}
-    return Suite.model_validate({"name": "s", "tasks": {"mine": task}})
-
-
-def write(folder: Path, **splits: Rows) -> None:
-    for name, rows in splits.items():
-        write_rows(folder / "mine" / f"{name}.jsonl", rows)
-
-
 def read(folder: Path, train: Rows, validation: Rows | None = None, **fields: Any) -> TaskData:
-    write(folder, train=train, validation=train if validation is None else validation)
-    suite = suite_of(**fields)
-    return read_task(suite.tasks["mine"], folder, suite)
+    scored = train if validation is None else validation
+    return read_mine(folder, suite_of(**fields), train=train, validation=scored)
 
 
 def refusal(folder: Path, train: Rows, validation: Rows | None = None, **fields: Any) -> str:
@@ -71,13 +60,7 @@ def test_the_suite_of_small_encoders_reads_the_layout_in_the_documents(tmp_path:
     }
     for number, (name, (scored, rows)) in enumerate(folders.items()):
         for split in ("train", scored):
-            text = "".join(json.dumps(row) + "\n" for row in rows).encode()
-            (tmp_path / name).mkdir(exist_ok=True)
-            file = tmp_path / name / f"{split}.jsonl"
-            if number % 2:
-                file.write_bytes(text)
-            else:
-                file.with_suffix(".jsonl.gz").write_bytes(gzip.compress(text))
+            write_rows(tmp_path / name / f"{split}.jsonl{'' if number % 2 else '.gz'}", rows)
     suite = load_suite("small")
     assert tasks_in(suite, tmp_path) == list(suite.tasks)
     for name, task in suite.tasks.items():
@@ -158,7 +141,7 @@ def test_tables_hold_labels_as_text(tmp_path: Path) -> None:
         csv.writer(table).writerows([("text", "label"), ('a "b", c', "1"), ("two\nlines", "0")])
         (tmp_path / f"mine/{split}.csv").write_text(table.getvalue())
     suite = suite_of(labels=2)
-    data = read_task(suite.tasks["mine"], tmp_path, suite)
+    data = read_mine(tmp_path, suite)
     assert data.train.texts == [('a "b", c',), ("two\nlines",)]
     assert data.train.labels.tolist() == [1, 0]
 
@@ -348,10 +331,9 @@ def test_text_may_be_missing_in_any_of_its_columns(
 
 
 def test_every_row_to_predict_needs_text(tmp_path: Path) -> None:
-    write(tmp_path, train=TWO, validation=TWO, test=[row("a"), row(None)])
-    suite = suite_of(test={"A.tsv": "test"})
+    suite, test = suite_of(test={"A.tsv": "test"}), [row("a"), row(None)]
     with pytest.raises(InputError, match=r"test.jsonl, line 2: column 'text' holds nothing"):
-        read_task(suite.tasks["mine"], tmp_path, suite)
+        read_mine(tmp_path, suite, train=TWO, validation=TWO, test=test)
 
 
 def test_a_wrong_row_is_named_while_labels_are_collected(tmp_path: Path) -> None:
@@ -371,37 +353,35 @@ def test_splits_with_nothing_to_learn_or_score_are_refused(tmp_path: Path) -> No
 
 
 def test_damage_is_named_with_its_line(tmp_path: Path) -> None:
-    write(tmp_path, train=TWO, validation=TWO)
     suite = suite_of()
+    read_mine(tmp_path, suite, train=TWO, validation=TWO)
     with (tmp_path / "mine/train.jsonl").open("a") as file:
         file.write('{"text": ')
     with pytest.raises(InputError, match=r"mine/train.jsonl, line 3: not valid JSON"):
-        read_task(suite.tasks["mine"], tmp_path, suite)
+        read_mine(tmp_path, suite)
     (tmp_path / "mine/train.jsonl").unlink()
     whole = gzip.compress(json.dumps(row()).encode() * 100)
     (tmp_path / "mine/train.jsonl.gz").write_bytes(whole[:-12])
     with pytest.raises(InputError, match=r"train.jsonl.gz cannot be read to its end"):
-        read_task(suite.tasks["mine"], tmp_path, suite)
+        read_mine(tmp_path, suite)
 
 
 def test_scored_splits_that_are_missing_are_left_out_unless_all_are(tmp_path: Path) -> None:
-    write(tmp_path, train=TWO, validation=TWO)
     suite = suite_of(scored={"a": "validation", "b": "other"}, labels=2)
-    assert read_task(suite.tasks["mine"], tmp_path, suite).scored.keys() == {"a"}
+    assert read_mine(tmp_path, suite, train=TWO, validation=TWO).scored.keys() == {"a"}
     suite = suite_of(scored={"b": "other"}, labels=2)
     with pytest.raises(InputError, match=r"task mine: .*mine has no other split, as .jsonl"):
-        read_task(suite.tasks["mine"], tmp_path, suite)
+        read_mine(tmp_path, suite)
     (tmp_path / "mine/train.jsonl").unlink()
     with pytest.raises(InputError, match=r"holds no task of suite s, .* in folders mine"):
         tasks_in(suite, tmp_path)
 
 
 def test_a_scored_split_may_have_its_own_columns_and_folder(tmp_path: Path) -> None:
-    write(tmp_path, train=TWO)
     write_rows(tmp_path / "more/test.jsonl", [{"words": "c", "label": 1}])
     at = {"folder": "more", "split": "test", "text": "words"}
     suite = suite_of(scored={"n": at}, labels=2, rows={"train": 2, "more/test": 1})
-    data = read_task(suite.tasks["mine"], tmp_path, suite)
+    data = read_mine(tmp_path, suite, train=TWO)
     assert data.scored["n"].texts == [("c",)]
 
 
@@ -410,18 +390,16 @@ def test_test_splits_need_no_labels(tmp_path: Path) -> None:
         "test": {"Mine.tsv": "test"},
         "rows": {"train": 2, "validation": 2, "test": 9},
     }
-    write(tmp_path, test=[{"text": "c"}, row("d", -1, idx=5)])
-    data = read(tmp_path, TWO, **fields)
+    suite, test = suite_of(**fields), [{"text": "c"}, row("d", -1, idx=5)]
+    data = read_mine(tmp_path, suite, train=TWO, validation=TWO, test=test)
     assert data.test["Mine.tsv"].texts == [("c",), ("d",)]
     assert np.isnan(data.test["Mine.tsv"].labels).all()
     assert data.test["Mine.tsv"].index == [0, 5]
-    suite = suite_of(**fields)
     without = read_task(suite.tasks["mine"], tmp_path, suite, test=False)
     assert without.test == {}
     assert without.sha256 == data.sha256
     assert without.test_sha256 == {}
-    write(tmp_path, test=[{"text": "d"}, {"text": "c"}])
-    other = read_task(suite.tasks["mine"], tmp_path, suite)
+    other = read_mine(tmp_path, suite, test=[{"text": "d"}, {"text": "c"}])
     assert other.sha256 == data.sha256
     assert other.test_sha256 != data.test_sha256
     assert len(splits_in(suite, tmp_path)) == 3

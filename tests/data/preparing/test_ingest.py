@@ -23,7 +23,7 @@ from crammed.data.preparing.read.reading_job import (
 from crammed.data.preparing.read.source import open_sources
 from crammed.errors import InputError
 from crammed.machine.engine import Item, Result
-from support.reading import ThisProcess, disk_full_at, read_source, texts_of
+from support.reading import Cleaning, ThisProcess, read_source, texts_of
 from support.samples import COMPRESS
 from support.text import documents, write_jsonl
 
@@ -297,7 +297,7 @@ def test_a_large_file_that_had_been_begun_is_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write_jsonl(tmp_path / "a.jsonl", documents(300))
-    cleaned = disk_full_at(monkeypatch, 4)
+    cleaned = Cleaning(monkeypatch, {4: InputError("the disk is full")}).names
     with pytest.raises(InputError, match="full"):
         read_source(file, tmp_path / "work")
     found = read_source(file, tmp_path / "work")

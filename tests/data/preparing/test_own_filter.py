@@ -14,11 +14,11 @@ from crammed.config import CleanConfig
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.cleaning.own import own_filter
 from crammed.data.preparing.extension import extend
-from crammed.data.preparing.read import cleaning_job, reading_job
 from crammed.data.show import describe_corpus, dropped_samples
 from crammed.errors import InputError
 from crammed.terminal.progress import SILENT
 from support.corpora import prepared, step_of
+from support.reading import Cleaning
 from support.text import documents, tiny, write_jsonl
 
 KEEP = '''
@@ -116,14 +116,7 @@ def test_a_file_that_is_missing_or_changes_is_refused(tmp_path: Path, file: Path
 def test_a_changed_function_cleans_again(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cleaned: list[Path] = []
-    clean_block = cleaning_job.clean_block
-
-    def noting(block: Path, *more: Any) -> cleaning_job.Cleaned:
-        cleaned.append(block)
-        return clean_block(block, *more)
-
-    monkeypatch.setattr(reading_job, "clean_block", noting)
+    cleaned = Cleaning(monkeypatch).names
     work = tmp_path / "work"
     first = made_with(tmp_path / "one", f"{file}:keep", work=work)
     made_with(tmp_path / "two", f"{file}:keep", work=work)

@@ -20,7 +20,6 @@ from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts, rows_of_corpus
 from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.manifest import changed_files
-from crammed.data.preparing.read import cleaning_job, reading_job
 from crammed.data.show import describe_corpus
 from crammed.data.tokenization.tokenizer import CLS, SEP
 from crammed.doctor import TINY
@@ -28,6 +27,7 @@ from crammed.errors import InputError
 from crammed.terminal.progress import SILENT, Progress
 from support.command import dying, python
 from support.corpora import prepared, tokens_of
+from support.reading import Cleaning
 from support.samples import tarred, zipped
 from support.text import documents, tiny, write_jsonl
 
@@ -227,14 +227,7 @@ def test_a_killed_preparation_resumes_and_gives_the_same(tmp_path: Path, text_fi
 def test_kept_work_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = write_jsonl(tmp_path / "first.jsonl", documents(200))
     second = write_jsonl(tmp_path / "second.jsonl", documents(200, seed=1))
-    cleaned: list[int] = []
-    clean_block = cleaning_job.clean_block
-
-    def noting(block: Path, texts: list[str], *more: Any) -> cleaning_job.Cleaned:
-        cleaned.append(len(texts))
-        return clean_block(block, texts, *more)
-
-    monkeypatch.setattr(reading_job, "clean_block", noting)
+    cleaned = Cleaning(monkeypatch).sizes
 
     def make(name: str, *files: Path, work: Path | None = None) -> Corpus:
         config = tiny("crammed", "compute.workers=1", data={"sources": list(map(str, files))})

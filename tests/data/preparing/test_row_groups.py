@@ -18,7 +18,7 @@ from crammed.data.preparing.read.reading_job import BlockJob, ReadJob, cut_by_ch
 from crammed.data.preparing.read.source import open_sources
 from crammed.errors import InputError
 from crammed.terminal.progress import SILENT
-from support.reading import ThisProcess, config_of, disk_full_at, read_source, texts_of
+from support.reading import Cleaning, ThisProcess, config_of, read_source, texts_of
 from support.text import documents
 
 
@@ -191,7 +191,7 @@ def test_it_is_continued_after_the_last_finished_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
     file = _write(tmp_path / "a.parquet", LAYOUTS[layout])
-    cleaned = disk_full_at(monkeypatch, 8)
+    cleaned = Cleaning(monkeypatch, {8: InputError("the disk is full")}).names
     with pytest.raises(InputError, match="full"):
         read_source(file, tmp_path / "work", unreadable="skip")
     found = read_source(file, tmp_path / "work")

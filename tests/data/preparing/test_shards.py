@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
 from crammed.data import shards
 from crammed.data.corpus import Corpus
-from crammed.data.preparing import driver
 from crammed.errors import InputError
-from support.corpora import prepared
+from support.corpora import prepared, stopping
 from support.text import documents, write_jsonl
 
 
@@ -30,15 +26,6 @@ def _prepare(source: Path, name: str = "out") -> Corpus:
     return prepared(source.parent / name, source, *options)
 
 
-@contextmanager
-def _stopping(monkeypatch: pytest.MonkeyPatch, function: str) -> Iterator[None]:
-    """Let the driver stop where it would call a function."""
-    with monkeypatch.context() as patch:
-        patch.setattr(driver, function, Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            yield
-
-
 def _files(work: Path) -> dict[str, Path]:
     """One intermediate file of each kind, the last by its name."""
     files = (each for each in sorted(work.rglob("*")) if each.is_file() and each.stat().st_size)
@@ -52,19 +39,17 @@ def _flip(file: Path) -> None:
 
 
 @pytest.mark.parametrize("stop", ["select_shard", "pack_tails", "publish"])
-def test_a_flipped_bit_in_any_intermediate_file_is_made_good(
-    source: Path, monkeypatch: pytest.MonkeyPatch, stop: str
-) -> None:
+def test_a_flipped_bit_in_any_intermediate_file_is_made_good(source: Path, stop: str) -> None:
     whole = _prepare(source, "whole").sha256
     work = source.parent / ".out.preparing"
-    with _stopping(monkeypatch, stop):
+    with stopping(stop):
         _prepare(source)
     kinds = _files(work)
     assert {"documents.arrow", "clean.json", "read.json"} <= kinds.keys()
     assert stop == "select_shard" or {"codes.npy", "tail.npy", "rows-bin"} <= kinds.keys()
     for file in kinds.values():
         _flip(file)
-        with _stopping(monkeypatch, stop):
+        with stopping(stop):
             _prepare(source)
     for file in kinds.values():
         _flip(file)
@@ -108,6 +93,6 @@ def test_a_stage_that_has_begun_costs_none_that_is_finished(
             _prepare(source)
     before = selected()
     assert before
-    with _stopping(monkeypatch, "publish"):
+    with stopping("publish"):
         _prepare(source)
     assert selected() == before

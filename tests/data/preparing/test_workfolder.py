@@ -6,27 +6,23 @@ import errno
 import fcntl
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
 from crammed.data import shards
 from crammed.data.corpus import Corpus
-from crammed.data.preparing import driver
-from crammed.data.preparing.read import cleaning_job, reading_job
 from crammed.data.preparing.workfolder import remove_left_overs
 from crammed.errors import InputError
 from crammed.files import scratch
-from crammed.files.folders import publish
 from crammed.files.scratch import scratch_folder
 from crammed.pipeline import _corpus_of as corpus_of
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import SILENT
-from support.corpora import prepared
+from support.corpora import prepared, stopping
+from support.reading import Cleaning
 from support.text import documents, tiny, write_jsonl
 
 KEPT = "; what is finished is kept, and the corrected command continues from there"
@@ -47,28 +43,13 @@ def _prepare(folder: Path, out: str = "out", work: Path | None = None, *words: s
     return prepared(folder.parent / out, folder, "compute.workers=1", *words, work=work)
 
 
-class _Cleaning:
-    """Counts the blocks that are cleaned, and raises errors in the place of some."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls = 0
-        self.errors: dict[int, BaseException] = {}
-        monkeypatch.setattr(reading_job, "clean_block", self)
-
-    def __call__(self, block: Path, texts: list[str], *more: Any) -> cleaning_job.Cleaned:
-        self.calls += 1
-        if self.calls in self.errors:
-            raise self.errors[self.calls]
-        return cleaning_job.clean_block(block, texts, *more)
-
-
 @pytest.fixture
-def cleaning(monkeypatch: pytest.MonkeyPatch) -> _Cleaning:
-    return _Cleaning(monkeypatch)
+def cleaning(monkeypatch: pytest.MonkeyPatch) -> Cleaning:
+    return Cleaning(monkeypatch)
 
 
 def test_a_bad_line_in_the_last_file_costs_that_file_alone(
-    folder: Path, cleaning: _Cleaning
+    folder: Path, cleaning: Cleaning
 ) -> None:
     last = folder / "3.jsonl"
     good = last.read_text()
@@ -77,11 +58,11 @@ def test_a_bad_line_in_the_last_file_costs_that_file_alone(
         _prepare(folder)
     assert f"{folder.name}/{last.name}, line 101: not valid JSON" in str(caught.value)
     assert str(caught.value).endswith(KEPT)
-    assert cleaning.calls == 3
+    assert len(cleaning.names) == 3
     last.write_text(good)
     (folder / "1.jsonl").write_text("".join((folder / "1.jsonl").read_text().splitlines(True)[1:]))
     made = _prepare(folder)
-    assert cleaning.calls == 5, "the file that changed, and the last one"
+    assert len(cleaning.names) == 5, "the file that changed, and the last one"
     assert made.sha256 == _prepare(folder, "afresh").sha256
     assert {path.name for path in folder.parent.iterdir()} == {"texts", "out", "afresh"}
 
@@ -98,7 +79,7 @@ def test_a_bad_line_in_the_last_file_costs_that_file_alone(
     ],
 )
 def test_what_the_machine_refuses_is_one_line_and_costs_little(
-    folder: Path, cleaning: _Cleaning, error: BaseException, words: str
+    folder: Path, cleaning: Cleaning, error: BaseException, words: str
 ) -> None:
     cleaning.errors[3] = error
     with pytest.raises(InputError, match=words) as caught:
@@ -106,11 +87,11 @@ def test_what_the_machine_refuses_is_one_line_and_costs_little(
     assert str(caught.value).endswith(KEPT)
     assert "\n" not in str(caught.value)
     _prepare(folder)
-    assert cleaning.calls == 5
+    assert len(cleaning.names) == 5
     assert {path.name for path in folder.parent.iterdir()} == {"texts", "out"}
 
 
-def test_steps_whose_result_is_damaged_are_repeated(folder: Path, cleaning: _Cleaning) -> None:
+def test_steps_whose_result_is_damaged_are_repeated(folder: Path, cleaning: Cleaning) -> None:
     cleaning.errors[4] = InputError("stopped")
     with pytest.raises(InputError, match="stopped"):
         _prepare(folder)
@@ -118,31 +99,12 @@ def test_steps_whose_result_is_damaged_are_repeated(folder: Path, cleaning: _Cle
     first.write_text('{"blocks": ')
     second.with_name("00000.clean.json").write_text("")
     _prepare(folder)
-    assert cleaning.calls == 4 + 3
+    assert len(cleaning.names) == 4 + 3
 
 
-def _killed_after_publishing(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
-    """Leave the disk as a kill right after publishing does."""
-
-    class Killed(BaseException):
-        pass
-
-    real = publish
-
-    def publish_and_die(made: Path, out: Path) -> None:
-        real(made, out)
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(driver, "publish", publish_and_die)
-        with pytest.raises(Killed):
-            call()
-
-
-def test_a_kill_at_the_very_end_leaves_nothing_for_long(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _killed_after_publishing(monkeypatch, lambda: _prepare(folder))
+def test_a_kill_at_the_very_end_leaves_nothing_for_long(folder: Path) -> None:
+    with stopping("publish", after=True):
+        _prepare(folder)
     beside = folder.parent / ".out.preparing"
     assert beside.exists()
     with (beside / "lock").open("w") as lock:
@@ -155,41 +117,25 @@ def test_a_kill_at_the_very_end_leaves_nothing_for_long(
     assert not list(Corpus(folder.parent / "out").damaged())
 
 
-def test_what_was_published_is_made_anew_for_another_place(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_published_is_made_anew_for_another_place(folder: Path) -> None:
     work = folder.parent / "work"
-    _killed_after_publishing(monkeypatch, lambda: _prepare(folder, work=work))
+    with stopping("publish", after=True):
+        _prepare(folder, work=work)
     again = _prepare(folder, "again", work)
     assert again.sha256 == Corpus(folder.parent / "out").sha256
     assert not list(work.glob("made-*"))
 
 
-def _stopped(folder: Path, monkeypatch: pytest.MonkeyPatch, function: str = "publish") -> Path:
-    """Prepare up to the moment at which the corpus moves into place, or another; where it lies."""
-    with monkeypatch.context() as patch:
-        patch.setattr(driver, function, Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            _prepare(folder)
+def _stopped(folder: Path) -> Path:
+    """Prepare up to the moment at which the corpus moves into place; where it lies."""
+    with stopping("publish"):
+        _prepare(folder)
     (made,) = folder.parent.glob(".out.preparing/made-*")
     return made
 
 
-def test_rows_that_a_power_cut_took_are_packed_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = _stopped(folder, monkeypatch, "pack_tails") / "corpus" / "rows-00001.bin"
-    content = rows.read_bytes()
-    rows.write_bytes(content[:100] + bytes(len(content) - 100))
-    made = _prepare(folder)
-    assert made.sha256 == _prepare(folder, "afresh").sha256
-    assert not list(made.damaged())
-
-
-def test_what_was_about_to_be_published_is_not_made_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = _stopped(folder, monkeypatch)
+def test_what_was_about_to_be_published_is_not_made_again(folder: Path) -> None:
+    made = _stopped(folder)
     manifest = made / "corpus" / "manifest.json"
     inode = manifest.stat().st_ino
     corpus = _prepare(folder)
@@ -198,19 +144,15 @@ def test_what_was_about_to_be_published_is_not_made_again(
     assert not list(folder.parent.glob(".*"))
 
 
-def test_what_was_about_to_be_published_is_compared_with_its_hashes(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    heldout = _stopped(folder, monkeypatch) / "corpus" / "heldout.jsonl.gz"
+def test_what_was_about_to_be_published_is_compared_with_its_hashes(folder: Path) -> None:
+    heldout = _stopped(folder) / "corpus" / "heldout.jsonl.gz"
     heldout.write_bytes(bytes(heldout.stat().st_size))
     assert not list(_prepare(folder).damaged())
 
 
 @pytest.mark.parametrize("kept", ["manifest.json", ".manifest.json.tmp", ".tokenizer.json.tmp"])
-def test_a_corpus_lists_nothing_that_a_kill_left(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, kept: str
-) -> None:
-    made = _stopped(folder, monkeypatch)
+def test_a_corpus_lists_nothing_that_a_kill_left(folder: Path, kept: str) -> None:
+    made = _stopped(folder)
     (made / "publishing").unlink()
     (made / "corpus" / "manifest.json").rename(made / "corpus" / kept)
     corpus = _prepare(folder)
