@@ -5,6 +5,7 @@ import os
 import threading
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -226,7 +227,7 @@ def test_damaged_tables(tmp_path: Path, suffix: str) -> None:
 def test_a_name_that_two_columns_have_is_refused(tmp_path: Path, suffix: str, mark: str) -> None:
     file = tmp_path / f"a{suffix}"
     file.write_text("text,n,text\none,1,two\n".replace(",", mark))
-    assert f"a{suffix}, line 1: two columns are named 'text'" in refusal(file)
+    assert f"a{suffix}, line 1: 2 columns are named 'text'" in refusal(file)
     file.write_text("text,,\none,,\n".replace(",", mark))  # as spreadsheets write empty columns
     assert read(file) == ["one"]
 
@@ -372,7 +373,11 @@ def test_binary_and_other_encodings(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".jsonl"])
 def test_a_field_of_what_is_null_is_null(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"a{suffix}"
-    rows = [{"meta": {"text": "first"}}, {"meta": {"text": None}}, {"meta": None}]
+    rows: list[dict[str, Any]] = [
+        {"meta": {"text": "first"}},
+        {"meta": {"text": None}},
+        {"meta": None},
+    ]
     file.write_bytes(FORMATS[suffix](rows))
     assert read(file, text_field="meta.text") == ["first", "", ""]
 

@@ -17,7 +17,7 @@ from crammed.errors import InputError
 from crammed.formats import lines
 from crammed.formats.documents import READERS, ReadOptions, format_of
 from crammed.formats.lines import File
-from crammed.formats.records import is_json
+from crammed.formats.sniff import is_json
 from support.samples import COMPRESS, FORMATS, MARKUP, WHOLE
 
 RECORDS = [{"text": f'line {n} é "q", x', "n": n} for n in range(40)]

@@ -23,7 +23,6 @@ from crammed.formats.lines import (
     Faults,
     File,
     Numbered,
-    lines,
     lines_of,
     open_lines,
     read_faults,
@@ -77,24 +76,6 @@ def is_array(file: File) -> bool:
         return skip_space(stream)[1] == b"["
 
 
-def is_json(file: File) -> bool:
-    """Whether the file is an array of JSON objects, or its first line is a JSON object.
-
-    Raises:
-        InputError: the file cannot be read, or its first line is not UTF-8.
-    """
-    if is_array(file):
-        try:
-            return next(json_records(file), None) is not None
-        except InputError:
-            return False
-    first = next((line for _, line in lines(file) if line.strip()), "")
-    try:
-        return isinstance(json.loads(first), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
 def _json_object(text: str, place: str, rule: str) -> Record:
     try:
         record = json.loads(text)
@@ -121,7 +102,7 @@ def arrow_records(file: File, fields: Sequence[str] | None = None) -> Records:
         if fields is not None:
             roots = {field if field in names else field.partition(".")[0] for field in fields}
             names = [name for name in names if name in roots]
-        _no_name_twice(file, names)
+        check_names(file.shown, names)
         slices = (
             batch.slice(at, BATCH).select(names)
             for batch in batches
@@ -168,19 +149,19 @@ def row_records(file: File, batches: Iterable[Any], before: int = 0) -> Records:
         InputError: two columns have the same name, or values are damaged.
     """
     for batch in batches:
-        _no_name_twice(file, batch.schema.names)
+        check_names(file.shown, batch.schema.names)
         batch.validate(full=True)  # checks offsets and UTF-8, which damage may spoil
         for row, record in enumerate(batch.to_pylist(), before + 1):
             yield f"{file.shown}, row {row}", record
         before += batch.num_rows
 
 
-def _no_name_twice(file: File, columns: Iterable[str]) -> None:
+def check_names(place: str, columns: Iterable[str]) -> None:
     """Raise an `InputError` if a record would hold only one of two columns."""
     for name, count in Counter(columns).items():
         if count > 1:
             raise InputError(
-                f"{file.shown}: {count} columns are named {name!r}; rename or remove all but one"
+                f"{place}: {count} columns are named {name!r}; rename or remove all but one"
             )
 
 

@@ -63,6 +63,16 @@ def format_of_text(begin: bytes, text_field: str) -> str | None:
     return _table(text, text_field) or ".txt"
 
 
+def is_json(file: File) -> bool:
+    """Whether a file seems to hold a JSON object on each line, or an array of objects.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    with open_lines(file) as stream:
+        return is_json_text(stream.peek(BUFFER).decode(errors="replace").removeprefix("\ufeff"))
+
+
 def is_json_text(text: str) -> bool:
     """Whether text that begins so is a JSON object on a line, or an array of objects."""
     text = text.lstrip()

@@ -10,7 +10,7 @@ from typing import Literal
 from crammed.errors import InputError
 from crammed.formats import lines
 from crammed.formats.lines import STOP, Faults, File, Numbered, lines_of, open_lines
-from crammed.formats.records import Records
+from crammed.formats.records import Records, check_names
 from crammed.quantity import counted
 
 _DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
@@ -155,7 +155,7 @@ def _columns(cells: list[str], place: str, text_field: str | None) -> list[str]:
         InputError: two columns have the same name, or none has that of the text.
     """
     if text_field is None or text_field in cells:
-        _no_name_twice(cells, place)
+        check_names(place, filter(None, cells))  # unnamed columns are ignored
         return cells
     if text_field.isdecimal() and 0 < int(text_field) <= len(cells):
         return [str(number) for number in range(1, len(cells) + 1)]
@@ -164,15 +164,6 @@ def _columns(cells: list[str], place: str, text_field: str | None) -> list[str]:
         f"{place}: no column {text_field!r} (it has: {names[:_MOST_SHOWN]}); name another with "
         "data.text_field=NAME or, if this line is a row already, its number: data.text_field=1"
     )
-
-
-def _no_name_twice(columns: list[str], place: str) -> None:
-    """Raise an `InputError` if two columns have the same name; unnamed columns are ignored."""
-    seen: set[str] = set()
-    for name in filter(None, columns):
-        if name in seen:
-            raise InputError(f"{place}: two columns are named {name!r}; rename or remove one")
-        seen.add(name)
 
 
 def _head(numbered: Numbered) -> tuple[list[tuple[int, str | InputError]], Exception | None]:

@@ -166,6 +166,8 @@ def test_json_arrays_are_data_and_other_json_is_not(
         (tmp_path / f"{name}.json").write_text(content)
     assert read(tmp_path / "b.json") == ["b"]
     assert "a.json, record 2: cut off, or not an object" in refusal(tmp_path)
+    (tmp_path / "a.json").write_text('[{"text": "a')
+    assert "a.json, record 1: cut off, or longer than" in refusal(tmp_path)
     (tmp_path / "a.json").unlink()
     assert read(tmp_path) == ["b"]
     assert opened(tmp_path).ignored == {".json": 1}

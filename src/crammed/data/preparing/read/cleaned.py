@@ -25,7 +25,7 @@ from crammed.data.shards import Slice, Slices, block_path, load
 from crammed.errors import InputError
 
 
-@dataclass
+@dataclass(frozen=True)
 class ReadBlocks:
     """The blocks of some parts that were read together.
 
@@ -33,40 +33,30 @@ class ReadBlocks:
         source: place of their source.
         run: number of the run within it: shards hold blocks of one run, but of any of its parts.
         folder: where the blocks are.
-        cleaned: the blocks by their numbers, in order.
-        skipped: parts that were left out, with reasons.
-        lost: damaged records of other parts.
-        ignored: number of files of unknown formats in archives, by suffix.
+        reading: what all jobs together have read.
     """
 
     source: int
     run: int
     folder: Path
-    cleaned: dict[int, Cleaned] = field(default_factory=dict)
-    skipped: list[dict[str, str]] = field(default_factory=list)
-    lost: list[Lost] = field(default_factory=list)
-    ignored: Counter[str] = field(default_factory=Counter)
+    reading: Reading = field(default_factory=lambda: Reading({}))
 
     def add(self, reading: Reading) -> None:
         """Add what a job has read."""
+        whole = self.reading
         for number, block in reading.blocks.items():
-            last = self.cleaned[next(reversed(self.cleaned))] if self.cleaned else block
+            last = whole.blocks[next(reversed(whole.blocks))] if whole.blocks else block
             # Equal counts are kept once, and the origin has served its purpose.
             dropped = last.dropped if block.dropped == last.dropped else block.dropped
             changed = last.changed if block.changed == last.changed else block.changed
-            self.cleaned[number] = replace(block, dropped=dropped, changed=changed, origin="")
-        self.skipped += reading.skipped
-        self.ignored.update(reading.ignored)
+            whole.blocks[number] = replace(block, dropped=dropped, changed=changed, origin="")
+        whole.skipped.extend(reading.skipped)
+        whole.ignored.update(reading.ignored)
         for lost in reading.lost:
-            if self.lost and self.lost[-1].part == lost.part:  # pieces of a large part
-                before = self.lost.pop()
+            if whole.lost and whole.lost[-1].part == lost.part:  # pieces of a large part
+                before = whole.lost.pop()
                 lost = Lost(lost.part, before.records + lost.records, before.first)
-            self.lost.append(lost)
-
-    @property
-    def read_characters(self) -> int:
-        """Characters before cleaning."""
-        return sum(block.read_characters for block in self.cleaned.values())
+            whole.lost.append(lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +140,13 @@ class CleanedText:
         for each in read:
             if left is not None and left <= 0:
                 return
-            if each.cleaned or not each.skipped:
+            reading = each.reading
+            if reading.blocks or not reading.skipped:
                 self.folders[each.source].append(each.folder)
-            self.skipped += each.skipped
-            self.lost += each.lost
-            self.ignored.update(each.ignored)
-            for number, block in each.cleaned.items():
+            self.skipped += reading.skipped
+            self.lost += reading.lost
+            self.ignored.update(reading.ignored)
+            for number, block in reading.blocks.items():
                 if left is not None:
                     if left <= 0:
                         break

@@ -219,9 +219,9 @@ class _Reader:
             self._progress.line(f"skipped  {each['part']}: {each['why']}")
         if reading.skipped and unit.large:
             unit.failed = True
-            self._read[unit.blocks.source] -= unit.blocks.read_characters
-            unit.blocks.cleaned.clear()
-            unit.blocks.lost.clear()
+            self._read[unit.blocks.source] -= unit.blocks.reading.characters
+            unit.blocks.reading.blocks.clear()
+            unit.blocks.reading.lost.clear()
         unit.blocks.add(reading)
         self._read[unit.blocks.source] += reading.characters
 
@@ -233,7 +233,7 @@ class _Reader:
     def _jobs(self, units: Sequence[_Unit]) -> Iterator[ReadJob | BlockJob]:
         for unit in units:
             if unit.known:
-                self._read[unit.blocks.source] += unit.blocks.read_characters
+                self._read[unit.blocks.source] += unit.blocks.reading.characters
             elif self._is_full(unit):
                 continue
             elif unit.large:

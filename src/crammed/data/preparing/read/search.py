@@ -30,8 +30,7 @@ from crammed.formats.documents import (
     lacks_field,
 )
 from crammed.formats.lines import File, printable
-from crammed.formats.records import is_json
-from crammed.formats.sniff import format_by_content
+from crammed.formats.sniff import format_by_content, is_json
 from crammed.formats.streams import COMPRESSIONS
 from crammed.hints import did_you_mean
 
