@@ -90,8 +90,7 @@ def clean_block(
     samples: dict[str, list[str]] = {n: [] for s in numbers for n in (s, changed_of(s))}
     dropped_by, changed_by = np.zeros((2, len(texts)), np.int32)
     kept: list[str] = []  # needed as strings only where near-duplicates are looked for
-    encoded: list[bytes] = []
-    lengths: list[int] = []
+    encoded, lengths = list[bytes](), list[int]()
     for number, text in enumerate(texts):
         verdict = clean(text, steps)
         if (step := verdict.dropped_by) is None:
