@@ -4,10 +4,7 @@ import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from crammed.errors import InputError
@@ -15,7 +12,7 @@ from crammed.tasks.glue_data import glue_data_split
 from crammed.tasks.layouts import FolderData, FoundSplit, open_data
 from crammed.tasks.read import read_task, splits_in, tasks_in
 from crammed.tasks.task import Suite, load_suite
-from support.samples import COMPRESS, FORMATS, fits
+from support.samples import COMPRESS, FORMATS, fits, parquet
 
 ROWS = [{"text": f"Number {n}, with a\ttab.", "label": str(n % 2)} for n in range(5)]
 
@@ -35,11 +32,6 @@ def save(file: Path, data: bytes) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(data)
     return file
-
-
-def parquet(file: Path, rows: Sequence[dict[str, Any]]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(list(rows)), file)
 
 
 def tsv(file: Path, *rows: Sequence[str]) -> Path:
@@ -64,8 +56,9 @@ def test_text_in_every_compression(tmp_path: Path, compression: str) -> None:
 @pytest.mark.parametrize("where", ["mine/", "mine/data/"])
 def test_parts_in_the_hubs_layout_are_read_in_order(tmp_path: Path, where: str) -> None:
     for part in (1, 0, 2):
-        parquet(
-            tmp_path / f"{where}validation_m-{part:05d}-of-00003.parquet", ROWS[part : part + 1]
+        save(
+            tmp_path / f"{where}validation_m-{part:05d}-of-00003.parquet",
+            parquet(ROWS[part : part + 1]),
         )
     assert texts(find(tmp_path, "validation_m")) == [row["text"] for row in ROWS[:3]]
     assert find(tmp_path, "validation") is None
@@ -74,14 +67,14 @@ def test_parts_in_the_hubs_layout_are_read_in_order(tmp_path: Path, where: str) 
         InputError, match="lacks part 1 of 00003 of the split validation_m: download"
     ):
         find(tmp_path, "validation_m")
-    parquet(tmp_path / where / "validation_m-00000-of-00001.parquet", ROWS)
+    save(tmp_path / where / "validation_m-00000-of-00001.parquet", parquet(ROWS))
     with pytest.raises(InputError, match="parts of 00001 and of 00003 for the split validation_m"):
         find(tmp_path, "validation_m")
 
 
 def test_a_folder_for_each_split(tmp_path: Path) -> None:
-    parquet(tmp_path / "mine/train/0000.parquet", ROWS[:2])
-    parquet(tmp_path / "mine/train/0001.parquet", ROWS[2:])
+    save(tmp_path / "mine/train/0000.parquet", parquet(ROWS[:2]))
+    save(tmp_path / "mine/train/0001.parquet", parquet(ROWS[2:]))
     assert len(texts(find(tmp_path))) == 5
 
 
@@ -248,11 +241,11 @@ def hub_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
     """A suite whose repository is a folder in the hub's layout."""
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    parquet(tmp_path / "set/one/train-00000-of-00001.parquet", ROWS)
-    parquet(tmp_path / "set/one/validation-00000-of-00001.parquet", ROWS[:3])
+    save(tmp_path / "set/one/train-00000-of-00001.parquet", parquet(ROWS))
+    save(tmp_path / "set/one/validation-00000-of-00001.parquet", parquet(ROWS[:3]))
     for split in ("train", "validation"):
         file = tmp_path / f"set/bad/{split}-00000-of-00001.parquet"
-        parquet(file, [{"text": 3, "label": "1"}])
+        save(file, parquet([{"text": 3, "label": "1"}]))
     cards = [
         {
             "config_name": name,
@@ -287,8 +280,8 @@ def test_a_suite_of_the_hub(hub_suite: Suite) -> None:
 def test_a_suite_of_the_hub_whose_repository_was_converted(
     tmp_path: Path, hub_suite: Suite
 ) -> None:
-    parquet(tmp_path / "copy/one/train/0000.parquet", ROWS)
-    parquet(tmp_path / "copy/one/validation/0000.parquet", ROWS[:2])
+    save(tmp_path / "copy/one/train/0000.parquet", parquet(ROWS))
+    save(tmp_path / "copy/one/validation/0000.parquet", parquet(ROWS[:2]))
     suite = hub_suite.model_copy(update={"hub": str(tmp_path / "copy"), "converted": True})
     data = read_task(suite.tasks["mine"], None, suite)
     assert (len(data.train), len(data.scored["mine"])) == (5, 2)

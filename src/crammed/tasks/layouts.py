@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from crammed.errors import InputError
 from crammed.files.addresses import began_as_address
@@ -26,7 +26,7 @@ from crammed.formats.records import Record, Records, json_records
 from crammed.formats.row_groups import row_group_records
 from crammed.formats.streams import COMPRESSIONS
 from crammed.formats.tables import csv_records, tsv_records
-from crammed.tasks.glue_data import glue_data_split
+from crammed.tasks.glue_data import GlueDataSplit, glue_data_split
 from crammed.tasks.task import Suite
 
 _READERS: dict[str, Callable[[File], Records]] = {
@@ -39,39 +39,6 @@ _READERS: dict[str, Callable[[File], Records]] = {
 }
 _VALIDATION = ("validation", "dev", "val", "valid")
 """Interchangeable names of the validation split."""
-
-
-class FoundSplit(Protocol):
-    """The data of a split that exists."""
-
-    @property
-    def shown(self) -> str:
-        """Its name in messages."""
-        ...
-
-    def records(self) -> Iterator[tuple[str, Record]]:
-        """Each record, preceded by its location for messages.
-
-        Raises:
-            InputError: the data is damaged; the message names the file and the line or row.
-        """
-        ...
-
-    def digest(self) -> str:
-        """A text that identifies the content."""
-        ...
-
-
-class SuiteData(Protocol):
-    """The data of a suite."""
-
-    def find(self, folders: Sequence[str], split: str) -> FoundSplit | None:
-        """A split of a task, from the first of `folders` that has it; None if none has."""
-        ...
-
-    def missing(self, folders: Sequence[str], split: str) -> str:
-        """A message that the split does not exist."""
-        ...
 
 
 def open_data(suite: Suite, data: Path | None) -> SuiteData:
@@ -136,6 +103,7 @@ class FolderData:
     single_task: bool
 
     def find(self, folders: Sequence[str], split: str) -> FoundSplit | None:
+        """A split of a task, from the first of `folders` that has it; None if none has."""
         for folder in self._candidates(folders):
             found = glue_data_split(folder, _spellings(split))
             if found is not None:
@@ -147,6 +115,7 @@ class FolderData:
         return None
 
     def missing(self, folders: Sequence[str], split: str) -> str:
+        """A message that the split does not exist."""
         folder = next(self._candidates(folders), None)
         if folder is None:
             names = sorted(each.name for each in self.root.iterdir() if each.is_dir())
@@ -276,3 +245,9 @@ class HubSplit:
 
     def digest(self) -> str:
         return f"{self.name}/{self.split} {self.builder.hash}"
+
+
+SuiteData = FolderData | HubData
+FoundSplit = GlueDataSplit | FileSplit | HubSplit
+"""The data of a split that exists: its name in messages, each record after its place, and a text
+that identifies its content. Records raise an `InputError` that names the place of damage."""
