@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from crammed.config import FileFormat
 from crammed.errors import InputError
@@ -122,7 +121,7 @@ def find_files(name: str, wanted: Wanted = Wanted()) -> Found:
                     f"{shown} is a corpus, not text: train on it with --corpus {shown}, or add "
                     f"text to it with crammed prepare --extend {shown}"
                 )
-            found.files = list(_search(path, _first_visit(), wanted, found))
+            found.files = list(_search(path, _FirstVisit(), wanted, found))
             if not found.files:
                 raise InputError(f"{shown} holds no file of a known format: {_known_formats()}")
         elif path.exists():
@@ -164,27 +163,22 @@ def _check_name(file: str) -> None:
         raise InputError(f"the path {printable(file)} is not UTF-8 text: rename it") from error
 
 
-class FirstVisit(Protocol):
+class _FirstVisit:
     """Whether a file or folder is seen for the first time, under any name."""
 
-    def __call__(self, path: Path | str, *, may_be_link: bool = True) -> bool: ...
+    def __init__(self) -> None:
+        self._met: set[str] = set()
+        self._real_folder = functools.cache(os.path.realpath)
 
-
-def _first_visit() -> FirstVisit:
-    met: set[str] = set()
-    real_folder = functools.cache(os.path.realpath)
-
-    def is_first(path: Path | str, *, may_be_link: bool = True) -> bool:
+    def __call__(self, path: Path | str, *, may_be_link: bool = True) -> bool:
         folder, name = os.path.split(path)
         if name in ("", ".", "..") or (may_be_link and os.path.islink(path)):
             real = os.path.realpath(path)
         else:  # without looking at every folder above it again
-            real = os.path.join(real_folder(folder), name)
-        first = real not in met
-        met.add(real)
+            real = os.path.join(self._real_folder(folder), name)
+        first = real not in self._met
+        self._met.add(real)
         return first
-
-    return is_first
 
 
 def _match(pattern: Path, wanted: Wanted, found: Found) -> None:
@@ -196,7 +190,7 @@ def _match(pattern: Path, wanted: Wanted, found: Found) -> None:
             f"no such data: {printable(pattern)}: {did_you_mean(pattern.name, beside)}name a file, "
             "a folder, a glob, - for standard input, python-docs, or hub:NAME"
         )
-    enter = _first_visit()
+    enter = _FirstVisit()
     formats = {
         Path(file): format
         for each in matches
@@ -206,7 +200,7 @@ def _match(pattern: Path, wanted: Wanted, found: Found) -> None:
     for each in matches:
         if each.is_file() and (format := wanted.format_of(str(each))) is not None:
             formats[each] = format
-    is_first = _first_visit()
+    is_first = _FirstVisit()
     found.files = [(str(file), formats[file]) for file in sorted(formats) if is_first(file)]
     if not found.files:
         raise InputError(
@@ -221,7 +215,7 @@ def _glob(pattern: Path) -> Iterator[Path]:
         yield from map(Path, glob.glob(str(pattern)))
         return
     at = parts.index("**")
-    is_first = _first_visit()
+    is_first = _FirstVisit()
     for start in sorted(glob.glob(str(Path(*parts[:at])) if at else ".")):
         root = Path(start)
         for folder in _folders(root, is_first) if root.is_dir() else ():
@@ -232,7 +226,7 @@ def _glob(pattern: Path) -> Iterator[Path]:
                 yield from _glob(Path(glob.escape(str(folder)), *parts[at + 1 :]))
 
 
-def _folders(folder: Path, is_first: FirstVisit) -> Iterator[Path]:
+def _folders(folder: Path, is_first: _FirstVisit) -> Iterator[Path]:
     """A folder and the folders below it that are not hidden."""
     if not is_first(folder):
         return
@@ -243,7 +237,7 @@ def _folders(folder: Path, is_first: FirstVisit) -> Iterator[Path]:
 
 
 def _search(
-    folder: Path, is_first: FirstVisit, wanted: Wanted, found: Found
+    folder: Path, is_first: _FirstVisit, wanted: Wanted, found: Found
 ) -> Iterator[tuple[str, str]]:
     """Files of known formats in a folder and the folders below it, sorted by path.
 

@@ -112,14 +112,6 @@ def repeats(digests: _Hashes) -> NDArray[np.bool_]:
     return marks
 
 
-@dataclass(frozen=True)
-class _Marked:
-    """The documents of a range that are marked in a file, [n] truth values."""
-
-    range: _Range
-    marks: Path
-
-
 def marked_digests(
     engine: Engine, listing: Path, marks: NDArray[np.bool_], folder: Path
 ) -> Iterator[_Hashes]:
@@ -130,13 +122,13 @@ def marked_digests(
     """
     file = folder / "marked.npy"
     save_array(file, marks)
-    return engine.map(_marked, (_Marked(each, file) for each in _ranges(listing, len(marks))))
+    return engine.map(_marked, ((each, file) for each in _ranges(listing, len(marks))))
 
 
-def _marked(job: _Marked) -> _Hashes:
-    marks = np.load(job.marks, mmap_mode="r")
-    low, high = job.range.low, job.range.high
-    found = [digests_between(block, low, high) for block in read_listing(job.range.listing)]
+def _marked(job: tuple[_Range, Path]) -> _Hashes:
+    some, file = job
+    marks = np.load(file, mmap_mode="r")
+    found = [digests_between(block, some.low, some.high) for block in read_listing(some.listing)]
     return np.concatenate([digests[marks[numbers], 0] for digests, numbers in found])
 
 

@@ -59,29 +59,21 @@ def units_of(text: bytes, config: RepeatedConfig) -> Iterator[tuple[bytes, int, 
 # ---- jobs on blocks
 
 
-@dataclass(frozen=True)
-class _BlockJob:
-    """A block whose lines are to be written."""
-
-    block: Block
-    config: RepeatedConfig
-
-
 def _name(config: RepeatedConfig) -> str:
     return f"{config.unit}s-{config.min_characters}"
 
 
-def _write_units(job: _BlockJob) -> int:
-    """Write the lines of a block: their hashes, ascending, and where they are."""
-    name = _name(job.config)
-    path = job.block.path
+def _write_units(job: tuple[Block, RepeatedConfig]) -> int:
+    """Write the lines of a block: their hashes, ascending, and where they are; returns how many."""
+    block, config = job
+    name, path = _name(config), block.path
     done = stage_result(path, name)
-    if done is not None and done["content"] == job.block.content:
+    if done is not None and done["content"] == block.content:
         return int(done["units"])
     hashed, placed = bytearray(), array("i")
-    every = Slice(job.block.folder, job.block.number, 0, len(lengths_of(path)))
+    every = Slice(block.folder, block.number, 0, len(lengths_of(path)))
     for number, text in enumerate(documents((every,))):
-        for unit, start, end in units_of(text.encode(), job.config):
+        for unit, start, end in units_of(text.encode(), config):
             hashed += blake2b(unit, digest_size=8).digest()
             placed.extend((number, start, end))
     hashes = np.frombuffer(hashed, ">u8").astype(np.uint64)
@@ -89,7 +81,7 @@ def _write_units(job: _BlockJob) -> int:
     save(path, f"{name}.npy", hashes[order])
     save(path, f"{name}-places.npy", np.array(placed, np.int32).reshape(-1, 3)[order])
     files = (f"{name}.npy", f"{name}-places.npy")
-    result = {"content": job.block.content, "units": len(hashes)}
+    result = {"content": block.content, "units": len(hashes)}
     finish_stage(path, name, result, files)
     return len(hashes)
 
@@ -161,7 +153,7 @@ def repeated_units(
         listing: file that lists the blocks.
         folder: for what jobs need to know.
     """
-    units = sum(engine.map(_write_units, (_BlockJob(block, config) for block in blocks)))
+    units = sum(engine.map(_write_units, ((block, config) for block in blocks)))
     marks = folder / "kept.npy"
     save_array(marks, kept)
     count = 1 + units // AT_ONCE
@@ -175,14 +167,6 @@ def repeated_units(
 
 
 # ---- what is left
-
-
-@dataclass(frozen=True)
-class _LeftJob:
-    """A block, and what to cut out of its documents."""
-
-    block: Block
-    cuts: Cuts
 
 
 @dataclass(frozen=True)
@@ -207,22 +191,23 @@ class Left:
 def left_of(engine: Engine, blocks: Sequence[Block], cuts: Cuts) -> Iterator[Left]:
     """What is left of the documents of each block that has some to cut, in order."""
     jobs = (
-        _LeftJob(block, own)
+        (block, own)
         for block in blocks
         if len(own := cuts.between(block.first, block.first + block.documents))
     )
     return engine.map(_left, jobs)
 
 
-def _left(job: _LeftJob) -> Left:
-    numbers = job.cuts.documents
-    every = Slice(job.block.folder, job.block.number, 0, job.block.documents)
+def _left(job: tuple[Block, Cuts]) -> Left:
+    block, cuts = job
+    numbers = cuts.documents
+    every = Slice(block.folder, block.number, 0, block.documents)
     texts = documents((every,), numbers.tolist())
-    pairs = [(text, job.cuts.get(n)) for n, text in zip(numbers.tolist(), texts, strict=True)]
+    pairs = [(text, cuts.get(n)) for n, text in zip(numbers.tolist(), texts, strict=True)]
     left = [without_spans(text, spans) for text, spans in pairs]
     return Left(
-        source=job.block.source,
-        numbers=numbers + job.block.first,
+        source=block.source,
+        numbers=numbers + block.first,
         characters=np.fromiter(map(len, left), np.int64, len(left)),
         blank=np.array([not text.strip() for text in left]),
         samples=[
