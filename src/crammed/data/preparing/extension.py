@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from crammed.config import CleanConfig, ComputeConfig, DataConfig, Ordering, TokenizerConfig
 from crammed.config.yamlfile import validated
 from crammed.data.corpus import Corpus
-from crammed.data.heldout import heldout_rows
+from crammed.data.heldout import rows_of_corpus
 from crammed.data.preparing.cleaning.downstream import downstream_settings
 from crammed.data.preparing.cleaning.entities import of_pipeline
 from crammed.data.preparing.cleaning.own import of_function
@@ -244,8 +244,8 @@ def _added_steps(
 
 def _heldout(base: Corpus, new: Corpus, counts: NDArray[np.int64]) -> dict[str, Any]:
     """What changes about the held-out documents: their share, and how well words predict them."""
-    data, held = base.manifest["data"], base.manifest["heldout"]
-    rows = heldout_rows(base.tokenizer, base.heldout, data["heldout_rows"], base.row_length)
+    held = base.manifest["heldout"]
+    rows = rows_of_corpus(base, base.manifest["data"]["heldout_rows"])
     changed = {"unigram_cross_entropy": unigram_cross_entropy(counts, rows.ids)}
     if share := held.get("share"):
         all_characters = held["characters"] / share + new.manifest["characters"]
