@@ -27,15 +27,14 @@ from hypothesis import HealthCheck, settings
 
 from crammed.config import ComputeConfig
 from crammed.data.corpus import Corpus
-from crammed.data.preparing.driver import prepare
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.evaluation import Request
 from crammed.machine import waiting
 from crammed.machine.caches import COMPILED
 from crammed.machine.device import Device, choose_device
-from crammed.terminal.progress import SILENT
 from support import command, disk
 from support.backbones import RECIPES, Load
+from support.corpora import prepared
 from support.evaluation import PROTOCOL, Ask, make_model
 from support.models import FAMILIES, save_model, untrained
 from support.tasks import PAIR, write_task
@@ -109,9 +108,7 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory, text_file: Path) -> Corpus:
-    config = tiny(data={"sources": [str(text_file)]})
-    out = tmp_path_factory.mktemp("corpus") / "corpus"
-    return prepare(config.data, config.tokenizer, out, SILENT)
+    return prepared(tmp_path_factory.mktemp("corpus") / "corpus", text_file)
 
 
 @pytest.fixture
@@ -120,8 +117,7 @@ def make_corpus(tmp_path: Path) -> Callable[..., Corpus]:
 
     def make(texts: list[str], *overrides: str) -> Corpus:
         source = write_jsonl(tmp_path / "source.jsonl", texts)
-        config = tiny("crammed", *overrides, data={"sources": [str(source)]})
-        return prepare(config.data, config.tokenizer, tmp_path / "made", SILENT)
+        return prepared(tmp_path / "made", source, *overrides)
 
     return make
 

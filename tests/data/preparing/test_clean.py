@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from collections import Counter
 from itertools import pairwise
@@ -18,7 +17,7 @@ from crammed.data.preparing.cleaning import unicode
 from crammed.data.preparing.cleaning.gopher import _has_repeated_ngrams
 from crammed.data.preparing.cleaning.steps import Change, clean, steps_of
 from crammed.data.preparing.cleaning.unicode import normalise
-from support.text import sentences
+from support.text import sentences, write_rows
 
 
 def varied(count: int) -> list[str]:
@@ -32,9 +31,7 @@ SENTENCE = "The ship's captain saw 12 white gulls over the grey harbour wall at 
 
 @pytest.fixture
 def glue(tmp_path: Path) -> tuple[DownstreamConfig, ...]:
-    (tmp_path / "cola").mkdir()
-    row = {"sentence": SENTENCE, "label": 1}
-    (tmp_path / "cola/train.jsonl").write_text(json.dumps(row), "utf-8")
+    write_rows(tmp_path / "cola/train.jsonl", [{"sentence": SENTENCE, "label": 1}])
     return (DownstreamConfig(data=str(tmp_path)),)
 
 

@@ -18,13 +18,12 @@ import pytest
 from crammed.data import shards
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts, rows_of_corpus
-from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.manifest import changed_files
 from crammed.data.show import describe_corpus
 from crammed.data.tokenization.tokenizer import CLS, SEP
 from crammed.doctor import TINY
 from crammed.errors import InputError
-from crammed.terminal.progress import SILENT, Progress
+from crammed.terminal.progress import Progress
 from support.command import dying, python
 from support.corpora import prepared, tokens_of
 from support.reading import Cleaning
@@ -102,9 +101,8 @@ def test_too_little_data_leaves_nothing_behind(
     tmp_path: Path, texts: list[str], fraction: float, words: str
 ) -> None:
     source = write_jsonl(tmp_path / "source.jsonl", texts)
-    config = tiny(data={"sources": [str(source)], "heldout_fraction": fraction})
     with pytest.raises(InputError, match=words):
-        prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
+        prepared(tmp_path / "out", source, f"data.heldout_fraction={fraction}")
     assert [path.name for path in tmp_path.iterdir()] == ["source.jsonl"]
 
 
@@ -230,9 +228,7 @@ def test_kept_work_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     cleaned = Cleaning(monkeypatch).sizes
 
     def make(name: str, *files: Path, work: Path | None = None) -> Corpus:
-        config = tiny("crammed", "compute.workers=1", data={"sources": list(map(str, files))})
-        out = tmp_path / name
-        return prepare(config.data, config.tokenizer, out, SILENT, config.compute, work)
+        return prepared(tmp_path / name, [*files], "compute.workers=1", work=work)
 
     make("one", first, work=tmp_path / "work")
     both = make("both", first, second, work=tmp_path / "work")

@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 from crammed.config import DataConfig
-from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.read.room import check_copies, text_bytes
 from crammed.data.preparing.read.source import open_sources
 from crammed.errors import InputError
 from crammed.terminal.progress import Progress
-from support.corpora import stopping
-from support.text import documents, tiny, write_jsonl
+from support.corpora import prepared, stopping
+from support.text import documents, write_jsonl
 
 
 @pytest.fixture
@@ -35,12 +34,10 @@ def _leave(monkeypatch: pytest.MonkeyPatch, free: float) -> None:
 
 def _prepare(file: Path, *words: str, **more: Any) -> str:
     """Prepare `out`, and return what is shown."""
-    sources = {"sources": [{"path": str(file), **more}]}
-    config = tiny("crammed", "compute.workers=1", *words, data=sources)
-    shown = io.StringIO()
+    shown, source = io.StringIO(), {"path": str(file), **more}
     with Progress(shown) as progress:
-        out = file.with_name("out")
-        prepare(config.data, config.tokenizer, out, progress, config.compute)
+        words = ("compute.workers=1", *words)
+        prepared(file.with_name("out"), [source], *words, progress=progress)
     return shown.getvalue()
 
 
