@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
 import signal
@@ -207,14 +206,6 @@ def test_busy(tmp_path: Path, benchmark: Benchmark, monkeypatch: pytest.MonkeyPa
     assert f"| 2 x 32 | quiet | {shown} | {speeds[1] / speeds[0]:.2f} |" in _table(
         "busy", result, tmp_path
     )
-
-
-def test_held_out_text_without_a_row_is_refused(benchmark: Benchmark, tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    judge, text = benchmark("heldout_masked_lm"), tmp_path / "text.jsonl.gz"
-    text.write_bytes(gzip.compress(b'{"text": "two boats"}\n'))
-    with pytest.raises(SystemExit, match="is shorter than a row of 40 tokens"):
-        judge.main(str(save_model(tmp_path / "bert", "bert")), text, length=40)
 
 
 def test_lengths(tmp_path: Path) -> None:

@@ -49,17 +49,6 @@ def test_a_short_campaign_holds_and_each_try_can_be_repeated(tmp_path: Path) -> 
     assert tries_in(tmp_path / "one") == [one]
 
 
-def test_wrong_words_are_refused_in_one_line() -> None:
-    for words, message in (
-        (["--stage", "prepear"], "no stage prepear: choose from prepare"),
-        (["--plant", "weed"], "choose from sync"),
-        (["--only", "8", "--stage", "export"], "no cell has the number 8"),
-    ):
-        done = campaign(*words)
-        assert done.returncode == 2
-        assert message in " ".join(done.stderr.replace("│", " ").split())
-
-
 @pytest.mark.long
 @pytest.mark.skipif(not FORKS, reason="every try would import all libraries anew")
 @pytest.mark.parametrize("plant", PLANTS)

@@ -7,11 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from crammed.data.corpus import Corpus
-from crammed.errors import InputError
 from crammed.files.locks import FolderLock
 from crammed.files.writing import read_json, write_json
 from support.command import python, started, wait_for
@@ -21,19 +19,21 @@ GRID = Path(__file__).resolve().parents[2] / "benchmarks" / "grid.py"
 OWN = ["crammed", *MODEL]
 
 
-@pytest.fixture
-def module(benchmark: Callable[[str], Any]) -> Any:
-    """The grid in this process."""
-    return benchmark("grid")
+def grid_of(
+    folder: Path, corpus: Corpus, words: list[str], *lengths: dict[str, Any]
+) -> list[str | Path]:
+    """The command that trains with these words on the corpus, to each of these lengths."""
+    entry = {"corpora": ["a"], "words": [words], "variant": "default"}
+    entries = [{**entry, **{"seeds": [0], **each}} for each in lengths]
+    (folder / "grid.yaml").write_text(yaml.safe_dump(entries))
+    core = str(min(os.sched_getaffinity(0)))
+    given: list[str | Path] = [GRID, folder / "grid.yaml", f"a={corpus.path}"]
+    return [*given, "--out", folder / "out", "--cores", core]
 
 
 def test_a_grid_trains_what_is_missing(tmp_path: Path, corpus: Corpus) -> None:
-    text, core = corpus.manifest["tokens"], str(min(os.sched_getaffinity(0)))
-    entry = {"corpora": ["a"], "words": [OWN], "variant": "default"}
-    first = [{**entry, "tokens": [600], "seeds": [0]}]
-    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(first))
-    words: list[str | Path] = [GRID, tmp_path / "grid.yaml", f"a={corpus.path}"]
-    words += ["--out", tmp_path / "out", "--cores", core]
+    text, first = corpus.manifest["tokens"], {"tokens": [600]}
+    words = grid_of(tmp_path, corpus, OWN, first)
     assert "1 of 1 runs to go" in python(*words, "--dry-run").stdout
     done = python(*words)
     assert done.returncode == 0, done.stderr
@@ -41,24 +41,15 @@ def test_a_grid_trains_what_is_missing(tmp_path: Path, corpus: Corpus) -> None:
     assert (run["text_tokens"], run["variant"], run["seed"]) == (text, "default", 0)
     assert 0 < run["tokens"] <= 600
     assert run["heldout"]["loss@0.15"] > 0
-    more = [*first, {**entry, "epochs": [0.5], "seeds": [0, 1]}]
-    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(more))
+    words = grid_of(tmp_path, corpus, OWN, first, {"epochs": [0.5], "seeds": [0, 1]})
     assert "2 of 3 runs to go" in python(*words, "--dry-run").stdout
     write_json(tmp_path / "out" / "runs.json", {"corpora": {"a": {}}, "runs": [run]})
     refused = python(*words)
     assert (refused.returncode, "has another corpus a" in refused.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("values", [{"corpora": [], "runs": []}, {"corpora": {}, "runs": [3]}])
-def test_results_of_something_else_are_refused(
-    tmp_path: Path, corpus: Corpus, module: Any, values: dict[str, Any]
-) -> None:
-    write_json(tmp_path / "out" / "runs.json", values)
-    with pytest.raises(InputError, match="does not hold the runs of a grid"):
-        module.Runs(tmp_path / "out", {"a": corpus})
-
-
-def test_runs_have_folders_of_their_own(module: Any) -> None:
+def test_runs_have_folders_of_their_own(benchmark: Callable[[str], Any]) -> None:
+    module = benchmark("grid")
     several = [("masking.rate=0.2",), ("masking.final_rate=0.2",), ("tokenizer.file=../../a",)]
     points = [module.Point("../a", 600, words, "x", 0) for words in several]
     names = [module._folder(point) for point in points]
@@ -67,13 +58,8 @@ def test_runs_have_folders_of_their_own(module: Any) -> None:
 
 
 def test_a_grid_that_is_terminated_ends_its_runs(tmp_path: Path, corpus: Corpus) -> None:
-    core = str(min(os.sched_getaffinity(0)))
     eager = [*OWN, "compute.compile=off"]
-    entry = {"corpora": ["a"], "words": [eager], "variant": "long", "tokens": [1e12], "seeds": [0]}
-    (tmp_path / "grid.yaml").write_text(yaml.safe_dump([entry]))
-    words: list[str | Path] = [GRID, tmp_path / "grid.yaml", f"a={corpus.path}"]
-    words += ["--out", tmp_path / "out", "--cores", core]
-    with started(*words) as grid:
+    with started(*grid_of(tmp_path, corpus, eager, {"tokens": [1e12]})) as grid:
         wait_for(lambda: any((tmp_path / "out" / "runs").glob("*/heartbeat.json")), grid)
         grid.terminate()
         assert "the same command continues" in grid.communicate()[1]
@@ -82,33 +68,8 @@ def test_a_grid_that_is_terminated_ends_its_runs(tmp_path: Path, corpus: Corpus)
 
 
 def test_a_run_that_fails_ends_the_grid_with_its_log(tmp_path: Path, corpus: Corpus) -> None:
-    core = str(min(os.sched_getaffinity(0)))
-    wrong = {"corpora": ["a"], "words": [[*OWN, "optim.lr=no"]], "variant": "wrong"}
-    (tmp_path / "grid.yaml").write_text(yaml.safe_dump([{**wrong, "tokens": [600], "seeds": [0]}]))
-    words: list[str | Path] = [GRID, tmp_path / "grid.yaml", f"a={corpus.path}"]
-    failed = python(*words, "--out", tmp_path / "out", "--cores", core)
+    failed = python(*grid_of(tmp_path, corpus, [*OWN, "optim.lr=no"], {"tokens": [600]}))
     assert failed.returncode == 1
     (log,) = (tmp_path / "out" / "runs").glob("*.log")
     assert f"ended with exit code 2; {log} says why" in failed.stderr
     assert "optim.lr" in log.read_text()
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "is not a list of entries"),
-        ("- {corpora: [b], words: [], variant: x, seeds: [0]}", "needs a corpus b: add b=DIR"),
-        ("- {corpora: [a], words: [], variant: x, seed: [0]}", "entry 1: 2 faults"),
-        ("- {corpora: [a], words: [[]], variant: x, seeds: [0]}", "entry 1 defines no run"),
-        ("- {corpora: [a], words: [[]], variant: x, seeds: [0], epochs: [.inf]}", "epochs.0"),
-        ("- {corpora: [a], words: [[]], variant: x, seeds: [0], tokens: [0.2]}", "'0tok' leaves"),
-        ("- {", "cannot read"),
-    ],
-)
-def test_a_wrong_grid_is_refused(
-    tmp_path: Path, corpus: Corpus, module: Any, text: str, why: str
-) -> None:
-    (tmp_path / "grid.yaml").write_text(text)
-    with pytest.raises(InputError) as refused:
-        module.main(tmp_path / "grid.yaml", [f"a={corpus.path}"], tmp_path / "out", ["0"], True)
-    assert why in str(refused.value)
