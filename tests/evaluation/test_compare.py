@@ -17,7 +17,7 @@ from crammed.evaluation.scores.bootstrap import resampled_medians
 from crammed.evaluation.scores.compare import Difference, compare, paired_difference
 from crammed.files.writing import write_json
 from crammed.tasks.rows import Rows
-from crammed.tasks.task import Suite, Task
+from crammed.tasks.task import Metric, Suite, Task
 from crammed.terminal.table import show
 
 COUNT = 400
@@ -39,19 +39,23 @@ def number(median: float, rows: int = COUNT) -> dict[str, Any]:
     return {"metric": "accuracy", "median": median, "rows": {"train": 9, "validation": rows}}
 
 
+def differing(one: Any, other: Any, metric: Metric = "accuracy") -> Difference:
+    """How the scores of two models differ, from the outputs of their seeds."""
+    return paired_difference((metric,), one, other, ROWS, (), "a", "a")
+
+
 def test_a_model_does_not_differ_from_itself() -> None:
     """Also where it has several seeds, and where other logits lead to the same classes."""
     seeds = [outputs(wrong(0.3, seed)) for seed in range(3)]
     said = {"difference": 0.0, "interval": None, "p": None, "same": True}
     for count in (1, 3):
         other = [3 * each for each in seeds[:count]]
-        same = paired_difference(("accuracy",), seeds[:count], other, ROWS, (), "a", "a")
-        assert same.json() == said
+        assert differing(seeds[:count], other).json() == said
     others = [*seeds[:2], outputs(wrong(0.3, 9))]
-    assert "same" not in paired_difference(("accuracy",), seeds, others, ROWS, (), "a", "a").json()
+    assert "same" not in differing(seeds, others).json()
     values = [np.random.default_rng(0).random((COUNT, 1))]
     for other, is_same in ((values, True), ([values[0] ** 2], False)):
-        found = paired_difference(("spearman",), values, other, ROWS, (), "a", "a").json()
+        found = differing(values, other, "spearman").json()
         assert ("same" in found) == is_same
 
 
@@ -59,27 +63,27 @@ def test_with_one_seed_the_interval_is_of_rows_and_there_is_no_p() -> None:
     one, three = ([outputs(wrong(0.3, seed)) for seed in range(n)] for n in (1, 3))
     other = [outputs(wrong(0.2, seed)) for seed in range(9, 12)]
     for a, b in ((one, other), (other, one)):
-        found = paired_difference(("accuracy",), a, b, ROWS, (), "a", "a").json()
+        found = differing(a, b).json()
         assert (found["interval_over"], found["p"]) == ("rows", None)
-    found = paired_difference(("accuracy",), three, other, ROWS, (), "a", "a").json()
+    found = differing(three, other).json()
     assert "interval_over" not in found
     assert found["p"] is not None
 
 
 def test_a_difference_has_a_sign_an_interval_and_a_share_on_the_other_side() -> None:
     worse, better = ([outputs(wrong(share, s)) for s in range(3)] for share in (0.4, 0.2))
-    up = paired_difference(("accuracy",), better, worse, ROWS, (), "a", "a").json()
+    up = differing(better, worse).json()
     assert up["interval"][0] < up["difference"] < up["interval"][1]
     assert up["interval"][0] > 0
     assert up["p"] == 0.0
-    down = paired_difference(("accuracy",), worse, better, ROWS, (), "a", "a").json()
+    down = differing(worse, better).json()
     assert down["difference"] == -up["difference"]
     assert down["p"] < 0.01
 
 
 def test_a_difference_by_chance_has_zero_inside() -> None:
     one, other = ([outputs(wrong(0.3, s)) for s in seeds] for seeds in (range(3), range(9, 12)))
-    found = paired_difference(("accuracy",), one, other, ROWS, (), "a", "a").json()
+    found = differing(one, other).json()
     assert found["interval"][0] < 0 < found["interval"][1]
     assert found["p"] > 0.05
 
@@ -89,9 +93,7 @@ def test_the_same_rows_are_drawn_for_both() -> None:
     errors = wrong(0.3, 0)
     more = errors.copy()
     more[np.flatnonzero(~errors)[:10]] = True
-    paired = paired_difference(
-        ("accuracy",), [outputs(errors)], [outputs(more)], ROWS, (), "a", "a"
-    )
+    paired = differing([outputs(errors)], [outputs(more)])
     assert paired.value == pytest.approx(2.5)
     assert paired.resampled.std() == pytest.approx(100 * (0.025 / COUNT) ** 0.5, rel=0.1)
     assert paired.resampled.min() >= 0.0
@@ -100,7 +102,7 @@ def test_the_same_rows_are_drawn_for_both() -> None:
 def test_an_undefined_score_is_not_compared() -> None:
     constant = [np.ones((COUNT, 1))]
     with pytest.raises(ValueError, match="all predictions are 1"):
-        paired_difference(("pearson",), constant, constant, ROWS, (), "a", "a")
+        differing(constant, constant, "pearson")
 
 
 def test_what_both_have_is_compared_and_the_rest_is_named() -> None:

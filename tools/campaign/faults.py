@@ -14,6 +14,8 @@ Plan = dict[str, Any]
 """What `inside` does to a process: ``kind``, ``process``, ``at`` an operation or ``after`` seconds,
 and whatever else the kind needs."""
 NOTHING: Plan = {"kind": "none"}
+Draw = Callable[[random.Random, Sequence[Operation]], Plan]
+"""Makes a plan from a choice of operations."""
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
 AT_A_TIME = 0.25
 """Share of kills and signals that come at a time instead of at an operation."""
@@ -26,7 +28,6 @@ class Fault:
     """A kind of fault, one column of the table.
 
     Attributes:
-        draw: makes a plan from a choice of operations.
         damages: whether files are damaged between the two commands.
         links: whether a link is planted between the two commands.
         loses_power: whether what was not synced is lost with the process.
@@ -35,7 +36,7 @@ class Fault:
     """
 
     name: str
-    draw: Callable[[random.Random, Sequence[Operation]], Plan]
+    draw: Draw
     damages: bool = False
     links: bool = False
     loses_power: bool = False
@@ -65,10 +66,6 @@ def kill(draw: random.Random, operations: Sequence[Operation]) -> Plan:
     return {"kind": "signal", "signal": "SIGKILL", **_sometime(draw, operations)}
 
 
-def _lose_power(draw: random.Random, operations: Sequence[Operation]) -> Plan:
-    return {"kind": "signal", "signal": "SIGKILL", **place(draw, operations)}
-
-
 def _signal(draw: random.Random, operations: Sequence[Operation]) -> Plan:
     if draw.random() < 0.25:  # the terminal is closed, or what reads the output ends
         streams = draw.choice(([1], [1, 2]))
@@ -76,8 +73,9 @@ def _signal(draw: random.Random, operations: Sequence[Operation]) -> Plan:
     return {"kind": "signal", "signal": draw.choice(SIGNALS), **_sometime(draw, operations)}
 
 
-def _full_disk(draw: random.Random, operations: Sequence[Operation]) -> Plan:
-    return {"kind": "full", **place(draw, operations)}
+def _at_once(kind: str, **more: Any) -> Draw:
+    """A fault that strikes at an operation, and needs nothing else that is drawn."""
+    return lambda draw, operations: {"kind": kind, **more, **place(draw, operations)}
 
 
 def _failing(draw: random.Random, operations: Sequence[Operation]) -> Plan:
@@ -111,9 +109,9 @@ def _dead(draw: random.Random, operations: Sequence[Operation]) -> Plan:
 
 FAULTS = (
     Fault("kill", kill),
-    Fault("power loss", _lose_power, loses_power=True),
+    Fault("power loss", _at_once("signal", signal="SIGKILL"), loses_power=True),
     Fault("signal", _signal),
-    Fault("full disk", _full_disk),
+    Fault("full disk", _at_once("full")),
     Fault("I/O error", _failing),
     Fault(
         "damaged file",

@@ -79,17 +79,13 @@ def _strike(fault: dict[str, Any], layer: Layer) -> Strike:
     return make(fault, layer) if make is not None and "at" in fault else lambda *_: None
 
 
-def _struck(layer: Layer) -> None:
-    layer.remark("fault")
-
-
 def _signalling(fault: dict[str, Any], layer: Layer) -> Strike:
     which = _SIGNALS[fault["signal"]]
 
     def strike(kind: str, number: int, path: str) -> None:
         if kind == "read" or number != fault["at"]:
             return
-        _struck(layer)
+        layer.remark("fault")
         if kind == "write" and which == signal.SIGKILL:
             raise Torn
         os.kill(os.getpid(), which)
@@ -100,7 +96,7 @@ def _signalling(fault: dict[str, Any], layer: Layer) -> Strike:
 def _full_disk(fault: dict[str, Any], layer: Layer) -> Strike:
     def strike(kind: str, number: int, path: str) -> None:
         if kind in _WRITING and number >= fault["at"]:
-            _struck(layer)
+            layer.remark("fault")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     return strike
@@ -111,7 +107,7 @@ def _failing(fault: dict[str, Any], layer: Layer) -> Strike:
 
     def strike(kind: str, number: int, path: str) -> None:
         if number == fault["at"] and (kind == "read") == fault["reading"]:
-            _struck(layer)
+            layer.remark("fault")
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     return strike
@@ -122,7 +118,7 @@ def _slow(fault: dict[str, Any], layer: Layer) -> Strike:
 
     def strike(kind: str, number: int, path: str) -> None:
         if number == fault["at"]:
-            _struck(layer)
+            layer.remark("fault")
         if number >= fault["at"] and spent[0] < LONGEST_DELAY:
             spent[0] += fault["delay"]
             time.sleep(fault["delay"])
@@ -135,7 +131,7 @@ def _closing(fault: dict[str, Any], layer: Layer) -> Strike:
 
     def strike(kind: str, number: int, path: str) -> None:
         if kind != "read" and number == fault["at"]:
-            _struck(layer)
+            layer.remark("fault")
             read, write = os.pipe()
             os.close(read)
             for standard in fault["streams"]:
@@ -147,7 +143,7 @@ def _closing(fault: dict[str, Any], layer: Layer) -> Strike:
 def _jumping(fault: dict[str, Any], layer: Layer) -> Strike:
     def strike(kind: str, number: int, path: str) -> None:
         if kind != "read" and number == fault["at"]:
-            _struck(layer)
+            layer.remark("fault")
             _JUMPED.update(fault["jumps"])
 
     return strike
@@ -175,7 +171,7 @@ def _arm(fault: dict[str, Any], layer: Layer) -> None:
         which = _SIGNALS[fault["signal"]]
 
         def strike() -> None:
-            _struck(layer)
+            layer.remark("fault")
             os.kill(os.getpid(), which)
 
         timer = threading.Timer(fault["after"], strike)
@@ -187,7 +183,7 @@ def _arm(fault: dict[str, Any], layer: Layer) -> None:
 
 
 def _end(which: signal.Signals, layer: Layer, _: object) -> None:
-    _struck(layer)
+    layer.remark("fault")
     os.kill(os.getpid(), which)
 
 
@@ -210,7 +206,7 @@ def _poison(number: int, layer: Layer) -> None:
     """Set one gradient to NaN, as overflow or broken memory would."""
 
     def act(step: Any) -> None:
-        _struck(layer)
+        layer.remark("fault")
         parameter = next(p for p in step.model.parameters() if p.grad is not None)
         parameter.grad.view(-1)[0] = float("nan")
 

@@ -6,6 +6,6 @@ shape         what counts its cost, and the values that follow from its size
 objective     the step that trains it
 general_text  text of the old domain, replayed and measured before and after; that of tasks
 adapting      what a run of it asks for, says, measures and keeps
-card, words   what is said of the result
+words         what is said of the result
 adapt.yaml    the recipe
 """

@@ -13,16 +13,17 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from crammed.adaptation import objective
-from crammed.adaptation.card import model_card
 from crammed.adaptation.general_text import OldText, Replay, TaskTexts
 from crammed.adaptation.original import Original
 from crammed.adaptation.shape import refuse_foreign_keys, refuse_unfit, with_defaults
+from crammed.adaptation.words import in_all
 from crammed.config import DataConfig, RunConfig
 from crammed.config.kinds import overlaid
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import HeldoutRows, heldout_rows, rows_of_corpus
 from crammed.data.preparing.read.source import open_sources
 from crammed.data.tokenization.tokenizer import Specials
+from crammed.export.card import Metadata, figures, usage
 from crammed.export.huggingface import Exported
 from crammed.machine.device import Device
 from crammed.model.heldout import heldout_losses, loss_by_source
@@ -88,8 +89,41 @@ class Adapted:
     def export(self, out: Path, training: Training) -> Exported:
         """Write the model to the new folder `out`, in its own class with its own tokenizer."""
         mask = self.original.backbone.tokenizer.mask_token
-        card = model_card(self.original, training, mask)
+        card = _model_card(self.original, training, mask)
         return self.original.export(self.model, self.config, out, card)
+
+
+def _model_card(original: Original, training: Training, mask: str) -> str:
+    """Markdown that says what the model was adapted from, how, and how to load it."""
+    adapted = training.adapted
+    assert adapted is not None
+    before = adapted.heldout["loss@0.15"]
+    tokenizer = "its own tokenizer"
+    if adapted.new_words:
+        tokenizer += f", which was given {counted(adapted.new_words, 'word')}"
+    length = training.tokens // training.rows if training.rows else 0
+    license = "licence" + (f" ({original.license})" if original.license else "")
+    together = []
+    if adapted.earlier is not None:
+        words = in_all(adapted.earlier.values(), training.charged_seconds, training.tokens)
+        together = [f"- with the run that it was adapted from: {words}"]
+    return "\n".join(
+        [
+            *Metadata(original.license).lines(),
+            f"# {original.name}, adapted",
+            "",
+            f"{original.name} ({original.backbone.parameters:,} parameters) was trained before; "
+            f"its masked-language modelling was continued on other text, with {tokenizer}, on "
+            f"rows of {length} tokens. Its {license} and limits apply.",
+            "",
+            *figures(training),
+            *together,
+            f"- before that, its held-out loss on this text was {before:.3f} with 15 % masked",
+            "",
+            usage(mask, custom=original.ours),
+            "",
+        ]
+    )
 
 
 @dataclass(frozen=True)
