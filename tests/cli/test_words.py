@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -69,6 +70,14 @@ def test_the_model_can_be_tried_without_transformers(
     ((best, probability), *_) = ast.literal_eval(capsys.readouterr().out)[0]
     assert isinstance(best, str)
     assert 0.0 < probability < 1.0
+
+
+@pytest.mark.parametrize("name", ["plain", "it's", 'a "b"', "$(touch x)", "`touch x`", "a\\b"])
+def test_code_for_a_shell_is_one_word(name: str) -> None:
+    code = f"print({name!r})"
+    quoted = lines._quoted(code)
+    assert shlex.split(quoted) == [code]
+    assert quoted.startswith("'") or not re.search(r"[$`]", quoted)
 
 
 def evaluated(**values: Any) -> str:
