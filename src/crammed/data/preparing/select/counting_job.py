@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,16 +20,8 @@ MOST_CHUNKS = 4_000_000
 """A sum of more chunks than this loses the rarest."""
 _COLUMNS = ("chunk", "count")
 
-Item = TypeVar("Item")
-
-
-@dataclass(frozen=True)
-class _CountJob:
-    """Counts to add up: of shards after selection, or tables of other jobs."""
-
-    shards: tuple[tuple[Path, ShardSelection], ...]
-    tables: tuple[Path, ...]
-    out: Path
+_Counted = Path | tuple[Path, ShardSelection]
+"""A table of another job, or a shard after selection: its files' path and its selection."""
 
 
 def all_counts(
@@ -44,34 +34,30 @@ def all_counts(
         folder: for tables on the way.
     """
     level = 0
-    jobs = (
-        _CountJob(some, (), folder / f"counts-0-{number:05d}.arrow")
-        for number, some in enumerate(_groups(shards))
-    )
+    counted: Iterator[_Counted] = iter(shards)
     while True:
-        tables = list(engine.map(_add_up, jobs))
+        names = (folder / f"counts-{level}-{number:05d}.arrow" for number in count())
+        tables = list(engine.map(_add_up, zip(_groups(counted), names, strict=False)))
         if len(tables) == 1:
             break
-        level += 1
-        jobs = (
-            _CountJob((), some, folder / f"counts-{level}-{number:05d}.arrow")
-            for number, some in enumerate(_groups(tables))
-        )
+        level, counted = level + 1, iter(tables)
     for batch in read_table(tables[0], _COLUMNS).to_batches(max_chunksize=10_000):
         yield from zip(batch["chunk"].to_pylist(), batch["count"].to_pylist(), strict=True)
 
 
-def _groups(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
-    left = iter(items)
-    while some := tuple(islice(left, FAN_IN)):
+def _groups(counted: Iterator[_Counted]) -> Iterator[tuple[_Counted, ...]]:
+    while some := tuple(islice(counted, FAN_IN)):
         yield some
 
 
-def _add_up(job: _CountJob) -> Path:
-    counts = (chunk_counts(out, selection) for out, selection in job.shards)
-    write_table(job.out, sum_counts([*counts, *(read_table(t, _COLUMNS) for t in job.tables)]))
+def _add_up(job: tuple[tuple[_Counted, ...], Path]) -> Path:
+    counted, out = job
+    tables = (
+        chunk_counts(*c) if isinstance(c, tuple) else read_table(c, _COLUMNS) for c in counted
+    )
+    write_table(out, sum_counts([*tables]))
     release_memory()  # that of selecting, too: workers have nothing to do while one process trains
-    return job.out
+    return out
 
 
 def sum_counts(tables: Sequence[pa.Table]) -> pa.Table:
