@@ -26,6 +26,7 @@ from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.export.huggingface import export
 from crammed.interface.lines import run_lines
+from crammed.loaded import load
 from crammed.machine.device import Device
 from crammed.model.trained import load_trained
 from crammed.runs.listing import list_runs
@@ -274,10 +275,13 @@ def test_weights_that_transformers_loses_are_noticed_before_training(
 def test_weights_that_are_not_finite_are_named(tmp_path: Path) -> None:
     save_model(tmp_path / "bert", "bert", "AutoModelForMaskedLM")
     file = tmp_path / "bert" / "model.safetensors"
-    weights = {name: torch.full_like(each, torch.nan) for name, each in load_file(file).items()}
+    weights = load_file(file)
+    weights["cls.predictions.bias"][0] = torch.nan
     save_file(weights, file, metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"bert/model\.safetensors: .* is not finite"):
-        Original.find(str(tmp_path / "bert")).model(tiny())
+    original = Original.find(str(tmp_path / "bert"))
+    for use in (lambda: original.model(tiny()), lambda: load(original.folder).fill("a [MASK]")):
+        with pytest.raises(InputError, match=r"bert are damaged: cls\.predictions\.\S*bias is not"):
+            use()
 
 
 def test_our_own_models_need_no_trust_and_altered_code_is_refused(

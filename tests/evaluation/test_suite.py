@@ -155,6 +155,17 @@ def test_another_positive_class_scores_what_was_fine_tuned(
     assert same["metric"] == "f1 of spam"
 
 
+def test_labels_that_differ_in_case_or_spaces_are_said_to_be_classes(tmp_path: Path) -> None:
+    labels = ("spam", "Spam", " spam", "ham")
+    write_rows(tmp_path / "train.jsonl", [{"text": each, "label": each} for each in labels])
+    write_rows(tmp_path / "dev.jsonl", [{"text": "new", "label": "ham"}])
+    (tmp_path / "mine.yaml").write_text("tasks: {mail: {text: text, metric: accuracy}}")
+    mine = load_suite(str(tmp_path / "mine.yaml"))
+    read = read_task(mine.tasks["mail"], tmp_path, mine)
+    (said,) = suite._PreparedTask(mine.tasks["mail"], read, "", [], {}, []).remarks()
+    assert said.startswith("mail: labels ' spam', 'Spam', 'spam' differ only in case or spaces, ")
+
+
 def test_finished_jobs_are_never_done_again(tmp_path: Path, ask: Ask) -> None:
     write_task(tmp_path, "cola", rows=40)
     write_task(tmp_path, "sst2", rows=40)

@@ -339,6 +339,11 @@ def test_the_commands(data: Path, encoders: dict[str, Path]) -> None:
         "predict", here / "kept", "--data", here / "new.csv", "--out", "out.txt"
     )
     assert "out.txt must end in .jsonl or .csv" in refused.stderr
+    (here / "same.csv").symlink_to(here / "new.csv")
+    refused = command.crammed(
+        "predict", here / "kept", "--data", here / "same.csv", "--out", here / "new.csv"
+    )
+    assert f"{here / 'new.csv'} holds the rows themselves: name another file" in refused.stderr
 
 
 def test_rows_cannot_act_on_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

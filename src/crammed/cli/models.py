@@ -287,6 +287,8 @@ def predict(
     if out is not None:
         check_file(out)
         check_format(out)
+        if out.exists() and data.exists() and out.samefile(data):
+            raise InputError(f"{out} holds the rows themselves: name another file with --out")
     compute = compute_config(device, dtype)
     predictor = Predictor.load(model_dir, compute, trust_remote_code=trust_remote_code)
     answers = predictor.predict(data)

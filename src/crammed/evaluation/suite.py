@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -80,6 +81,13 @@ class _PreparedTask:
                     f"{task.name}: training rows have the same text as {known:,} of "
                     f"{counted(len(rows), 'row')} of {split}, which say nothing about new text"
                 )
+        folded = Counter("".join(label.lower().split()) for label in data.labels)
+        alike = [name for name in data.labels if folded["".join(name.lower().split())] > 1]
+        if alike and not task.labels and len(task.label) == 1:
+            yield (
+                f"{task.name}: labels {', '.join(map(repr, alike[:6]))} differ only in case or "
+                "spaces, but count as different classes: correct the data if they are the same"
+            )
         of_one = [metric for metric in task.metrics if metric in OF_ONE]
         if of_one and not task.labels and task.positive is None and positive_of(task, data.labels):
             other, positive = data.labels

@@ -23,6 +23,7 @@ from crammed.evaluation.backbones.huggingface_files import (
     model_files,
 )
 from crammed.evaluation.backbones.tokens import Tokenized, by_library, by_python, plain_ids
+from crammed.model.tensors import all_finite
 from crammed.tasks.rows import Texts
 
 _UNLIMITED = 10**6
@@ -227,8 +228,15 @@ class HuggingFaceBackbone:
             model, info = getattr(transformers, kind).from_pretrained(
                 self._folder, output_loading_info=True, **more, **self._trust
             )
+        model = model.float()
+        for key, weight in model.named_parameters():
+            if not all_finite([weight]):
+                raise InputError(
+                    f"the weights of {self.name} are damaged: {key} is not finite; restore them "
+                    "from a copy"
+                )
         mismatched = {k if isinstance(k, str) else k[0] for k in info["mismatched_keys"]}
-        return model.float(), {*info["missing_keys"], *mismatched}
+        return model, {*info["missing_keys"], *mismatched}
 
     def _count(self, base: nn.Module) -> int:
         try:
