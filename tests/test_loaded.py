@@ -85,6 +85,10 @@ def test_what_is_no_list_of_texts_is_refused_in_one_line(model_folders: dict[str
     model = crammed.load(model_folders["crammed"], "cpu")
     wrong: list[tuple[Any, str]] = [
         ("a text", "give a list of texts, even for one"),
+        (
+            pytest.importorskip("pandas").DataFrame({"text": ["a"]}),
+            r"of a data frame, frame\[COLUMN\]",
+        ),
         (["a", None], r"text 2 is \(None,\), not text"),
         ([5], "text 1 is"),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -127,6 +127,8 @@ class Model:
         task = predictor.description.task
         if task.kind == "choice":
             raise InputError("a model of kind choice takes a file: crammed predict DIR --data FILE")
+        if task.kind == "tokens" and not isinstance(texts, str):  # as in files
+            texts = [each.split() if isinstance(each, str) else each for each in texts]
         rows, wanted = _each(texts), 2 if task.has_pairs else 1
         for number, row in enumerate(rows, 1):
             if task.kind != "tokens" and len(row) != wanted:
@@ -187,8 +189,11 @@ def _each(texts: Iterable[Text]) -> list[Texts]:
     Raises:
         InputError: a text was given in place of a list of them, or something else in place of one.
     """
-    if isinstance(texts, str):
-        raise InputError("give a list of texts, even for one: [text]")
+    if isinstance(texts, str | Mapping) or hasattr(texts, "columns"):
+        raise InputError(
+            "give a list of texts, even for one: [text]; of a data frame, frame[COLUMN] or, for "
+            "pairs, frame[[FIRST, SECOND]].values"
+        )
     rows = [
         tuple(each) if isinstance(each, Iterable) and not isinstance(each, str) else (each,)
         for each in texts

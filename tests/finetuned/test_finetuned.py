@@ -134,6 +134,7 @@ def test_every_kind_predicts_as_it_was_judged(
         np.testing.assert_allclose([each["predicted"] for each in answers], wanted[:, 0], atol=1e-5)
     elif kind == "tokens":
         assert [len(each["predicted"]) for each in answers] == [len(t) for t in rows.texts]
+        assert model.predict([" ".join(words) for words in rows.texts]) == answers
     else:
         shares = [list(each["probabilities"].values()) for each in answers]
         several = kind == "multi-label"

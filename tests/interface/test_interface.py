@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,10 @@ from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.evaluation.protocol import protocol_for
-from crammed.interface.asking import configure, words_of
+from crammed.interface.asking import configure, shown_progress, words_of
 from crammed.report.notebook import table_html
 from crammed.rules.recipe import parse_overrides
+from crammed.terminal.quiet import quiet_transformers
 from support.adapting import SMALL
 from support.html import check_balanced
 from support.pages import python_blocks
@@ -36,6 +39,22 @@ VALUES: dict[str, Any] = {
     "data.clean": {"languages": ["en", "no"]},
     "description": "yes: [a] # 1e3",
 }
+
+
+@pytest.mark.parametrize("turn", [shown_progress, quiet_transformers])
+def test_threads_take_turns(turn: Callable[[], AbstractContextManager[object]]) -> None:
+    began = Event()
+
+    def other() -> None:
+        with turn():
+            began.set()
+
+    with turn():
+        thread = Thread(target=other)
+        thread.start()
+        assert not began.wait(0.2)
+    thread.join()
+    assert began.is_set()
 
 
 def test_a_text_in_place_of_a_list_of_overrides_is_read_as_typed() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from crammed.budget import Budget
@@ -225,10 +227,18 @@ def absolute_source(name: str, option: str = "--data") -> str:
     return str(Path(name).expanduser().absolute()) if on_disk else name
 
 
-def shown_progress() -> Progress:
-    """Progress on standard error, once what killed commands left in temporary folders is gone."""
+_WORKING = RLock()
+
+
+@contextmanager
+def shown_progress() -> Iterator[Progress]:
+    """Progress on standard error, once what killed commands left in temporary folders is gone.
+
+    Other threads wait for their turn: random states and threads of PyTorch are of the process.
+    """
     remove_left_overs()
-    return Progress(sys.stderr)
+    with _WORKING, Progress(sys.stderr) as progress:
+        yield progress
 
 
 def compute_config(device: str, dtype: str) -> ComputeConfig:

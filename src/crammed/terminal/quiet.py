@@ -7,28 +7,35 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import RLock
 from typing import TextIO
 
 _ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, changes of text direction, and surrogates, which cannot be encoded."""
 
 
+_LOADING = RLock()
+
+
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence the progress bars and warnings of transformers, which must be installed."""
+    """Silence the progress bars and warnings of transformers, which must be installed.
+
+    One thread at a time: warnings are of the process, and loading replaces functions of PyTorch.
+    """
     from transformers.utils import logging
 
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+    with _LOADING, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        try:
             yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
+        finally:
+            logging.set_verbosity(level)
+            if bars:
+                logging.enable_progress_bar()
 
 
 def silence(stream: TextIO) -> None:
