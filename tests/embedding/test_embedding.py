@@ -182,6 +182,16 @@ def test_too_little_text_to_score_on_is_said() -> None:
     assert card(result, trust=False).endswith("\n\nIt was not scored.\n")
 
 
+@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl"])
+def test_text_in_another_field_is_to_be_renamed(tmp_path: Path, name: str) -> None:
+    text = {"rows.csv": "review\na\n", "rows.jsonl": '{"review": "a"}\n'}[name]
+    (tmp_path / name).write_text(text)
+    with pytest.raises(
+        InputError, match=r"'text' \(it has: review\); embed reads .*: rename yours"
+    ):
+        Passages.read([str(tmp_path / name)], 16, 0, SILENT)
+
+
 def test_code_of_others_is_not_run_because_it_lies_in_a_run(
     tmp_path: Path, model_folders: dict[str, Path], text: Path
 ) -> None:

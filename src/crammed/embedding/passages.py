@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from crammed.config import DataConfig
@@ -22,6 +23,20 @@ SHORTEST = 20
 """Characters of a passage; shorter ones are headlines and page numbers."""
 A_TOKEN = 4
 """Characters, roughly."""
+
+
+@contextmanager
+def _of_one_field() -> Iterator[None]:
+    """Say what to do about text in another field, since no setting can name it here."""
+    try:
+        yield
+    except InputError as error:
+        fault, setting, _ = str(error).partition("data.text_field")
+        if not setting:
+            raise
+        raise InputError(
+            f"{fault.rpartition(';')[0]}; embed reads the field 'text' alone: rename yours"
+        ) from error
 
 
 @dataclass
@@ -53,7 +68,7 @@ class Passages:
         data = DataConfig.model_validate({"sources": list(sources)})
         found, characters, documents = cls(), 0, 0
         held: set[str] = set()
-        with progress.task("reading text", MOST_CHARACTERS) as task:
+        with _of_one_field(), progress.task("reading text", MOST_CHARACTERS) as task:
             for text in (
                 t for s in open_sources(data) for part in s.parts for t in part.documents()
             ):

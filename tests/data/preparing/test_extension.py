@@ -147,6 +147,10 @@ def test_what_cannot_be_extended_is_refused(tmp_path: Path, base: Corpus, furthe
     )
     with pytest.raises(InputError, match="nothing can be mixed with it by share or temperature"):
         extend(base, shares, tmp_path / "larger", SILENT)
+    near = [f"{text} It rained." for text in heldout_texts(base.heldout)]
+    old = write_jsonl(tmp_path / "old.jsonl", near)
+    with pytest.raises(InputError, match="held out, or is in the corpus to extend: add other text"):
+        extend(base, config_of(old).data, tmp_path / "larger", SILENT)
     (base.path / "rows-00000.bin").write_bytes(
         bytes(base.manifest["files"]["rows-00000.bin"]["bytes"])
     )

@@ -224,9 +224,12 @@ class _Preparation:
             pairs = zip(shards, before, strict=True)
             characters = [characters_left(s.out, s.selection, n) for s, n in pairs]
             if not sum(characters):
+                why = "out: add text, or set data.heldout_copies=keep"
+                if self.extends is not None:
+                    why = "out, or is in the corpus to extend: add other text"
                 raise InputError(
                     "the data holds no text to train on: every document repeats one that is held "
-                    "out: add text, or set data.heldout_copies=keep"
+                    + why
                 )
         mixed = mix_sources(text, selection, characters, self.data.mix, self.engine)
         for line in mixed.description:
