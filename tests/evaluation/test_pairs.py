@@ -44,7 +44,8 @@ def test_logits_are_those_of_texts_read_one_by_one(load_model: Load, name: str) 
     def mean(row: int) -> Tensor:
         length = int(np.diff(tokens.offsets)[row])
         hidden: Tensor = model.mean.encoder(*batch(tokens, [row], backbone.pad, length))
-        return hidden[0].mean(0)
+        vector = hidden[0].mean(0)
+        return vector / vector.square().mean().sqrt()
 
     with torch.inference_mode():
         found = model(*batch(tokens, [0, 1, 2, 3], backbone.pad, 32))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -31,6 +32,10 @@ class MeanOfTokens(nn.Module):
 class PairClassifier(nn.Module):
     """Compares two texts, each a sequence of its own, by the means of their hidden states.
 
+    A linear layer reads u, v, |u - v| and u * v, as in InferSent (Conneau et al. 2017), but u and v
+    are scaled to the same length, so that their product tells the angle between them and not how
+    long they are. The root of the width gives the elements the scale that a norm leaves.
+
     Args:
         encoder: (ids, mask, types) -> hidden states [2 * B, S, width].
         dropout: of what the linear layer reads.
@@ -51,6 +56,7 @@ class PairClassifier(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor, types: Tensor | None) -> Tensor:
         """Logits [B, outputs] of the sequences [2 * B, S]."""
         means = self.mean(ids, mask, types)
+        means = F.normalize(means, dim=-1) * means.shape[-1] ** 0.5
         u, v = means[::2], means[1::2]
         logits: Tensor = self.linear(self.drop(torch.cat([u, v, (u - v).abs(), u * v], -1)))
         return logits
