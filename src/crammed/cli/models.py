@@ -316,6 +316,8 @@ def report(
     from crammed.study.result import RESULT
 
     check_file(out)
+    if out.suffix.lower() not in (".html", ".htm"):  # such as summary.json, which would be lost
+        raise InputError(f"{out} is not named as a page: let its name end in .html")
     studies = [folder for folder in folders if (folder / RESULT).exists()]
     if not studies:
         typer.echo(one_line(write_report(folders, out)))

@@ -115,6 +115,6 @@ def sentences(scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
             said.append(f"{name}: no score ({each['failed']})")
             continue
         best, others = each["best"], [w for w in each["level"] if w != each["best"]]
-        beside = f"{' and '.join(others)} not shown to be worse" if others else "all others worse"
+        beside = f"not shown to be worse: {', '.join(others)}" if others else "all others worse"
         said.append(f"{name}: best {best}, with {each['ways'][best]['score']:.1f}; {beside}")
     return said
