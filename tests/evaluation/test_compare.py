@@ -249,7 +249,7 @@ def test_the_cheapest_way_that_is_not_shown_to_be_worse_is_decided_for(
     words = sentences(scores)
     assert words[0].startswith(said)
     others = [way for way in level if way != best]
-    beside = f"; {' and '.join(others)} not shown" if others else "; all others worse"
+    beside = f"; not shown to be worse: {', '.join(others)}" if others else "; all others worse"
     assert words[1].startswith(f"a: best {best}, with ")
     assert beside in words[1]
 
