@@ -6,8 +6,8 @@ A masked token's probability comes from what the corpus has at such a place: bet
 tokens on the left and two on the right, if it has that, else between fewer, and at last in
 proportion to P(token | left) P(token | right) / P(token). The levels are interpolated by absolute
 discounting (Ney, Essen and Kneser 1994). Neighbours that are masked themselves are not used. Rows
-and masks are those of heldout_masked_lm.py. With --tokens, so many tokens of rows that
-are drawn at random are counted.
+and masks are those of heldout_masked_lm.py. With --tokens, only so many are counted, in rows drawn
+at random.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 
 from common import Json, finish, run
 from crammed.data.corpus import Corpus
@@ -76,7 +77,7 @@ class Gaps:
         self.around = {place: np.concatenate(found) for place, found in around.items()}
 
     def keys(self, places: Sequence[int], vocabulary: int) -> Ids:
-        """One number for the neighbours at these places, [N]; `UNKNOWN` if any is unknown."""
+        """One number for the neighbours at these places, [M]; `UNKNOWN` if any is unknown."""
         known = np.all([self.around[place] != UNKNOWN for place in places], axis=0)
         return np.where(known, _joined([self.around[p] for p in places], vocabulary), UNKNOWN)
 
@@ -86,9 +87,8 @@ class Level:
 
     def __init__(self, places: Sequence[int], gaps: Gaps, vocabulary: int) -> None:
         self._places, self._vocabulary = places, vocabulary
-        self._keys = gaps.keys(places, vocabulary)
-        self._wanted = np.unique(self._keys[self._keys != UNKNOWN])
-        self._seen: list[tuple[Ids, Ids]] = []
+        self._wanted, self._at = np.unique(gaps.keys(places, vocabulary), return_inverse=True)
+        self._counts = csr_matrix((len(self._wanted), vocabulary), dtype=np.int64)
 
     def count(self, rows: Ids) -> None:
         """Count what is in these rows [R, S], where neighbours are those of a gap."""
@@ -97,26 +97,16 @@ class Level:
         keys = _joined([rows[:, here + p] for p in self._places], self._vocabulary)
         at = np.searchsorted(self._wanted, keys).clip(max=len(self._wanted) - 1)
         found = self._wanted[at] == keys
-        codes = at[found] * self._vocabulary + rows[:, inner][found]
-        self._seen.append(np.unique(codes, return_counts=True))
+        places = at[found], rows[:, inner][found]
+        once = np.ones(len(places[0]), np.int64)
+        self._counts += csr_matrix((once, places), self._counts.shape)  # adds up what repeats
 
     def probabilities(self, tokens: Ids, below: Floats) -> Floats:
-        """P(token | neighbours) of the tokens in the gaps, given that of the level below, [N]."""
-        codes, inverse = np.unique(
-            np.concatenate([codes for codes, _ in self._seen]), return_inverse=True
-        )
-        counts = np.bincount(inverse, np.concatenate([counts for _, counts in self._seen]))
-        of_key = codes // self._vocabulary
-        totals = np.bincount(of_key, counts, minlength=len(self._wanted))
-        kinds = np.bincount(of_key, minlength=len(self._wanted))
-        at = np.searchsorted(self._wanted, self._keys).clip(max=len(self._wanted) - 1)
-        usable = (self._wanted[at] == self._keys) & (totals[at] > 0)
-        own = at * self._vocabulary + tokens
-        where = np.searchsorted(codes, own).clip(max=len(codes) - 1)
-        count = np.where(codes[where] == own, counts[where], 0.0)
-        total = np.maximum(totals[at], 1)
-        mixed = (np.maximum(count - DISCOUNT, 0) + DISCOUNT * kinds[at] * below) / total
-        return np.where(usable, mixed, below)
+        """P(token | neighbours) of the tokens in the gaps, given that of the level below, [M]."""
+        totals = np.asarray(self._counts.sum(1)).ravel()[self._at]
+        kinds = self._counts.getnnz(1)[self._at]
+        own = np.asarray(self._counts[self._at, tokens]).ravel()
+        return _discounted(own, totals, kinds, below)
 
 
 class Pairs:
@@ -131,7 +121,7 @@ class Pairs:
         self._counts.ravel()[codes] += counts.astype(np.int32)
 
     def probabilities(self, gaps: Gaps) -> Floats:
-        """P(token) of the tokens in the gaps, [N]; without a neighbour, that of the others."""
+        """P(token) of the tokens in the gaps, [M]; without a neighbour, that of the others."""
         unigram = self._counts.sum(0, dtype=np.float64) + 1.0
         unigram /= unigram.sum()
         left, right = self._counts, self._counts.T
@@ -151,10 +141,16 @@ class Pairs:
 def _beside(counts: NDArray[np.int32], neighbours: Ids, unigram: Floats) -> Floats:
     """P(token | neighbour) from counts [V, V] by neighbour and token, [N, V]."""
     own = np.where((neighbours != UNKNOWN)[:, None], counts[neighbours], 0)
-    total = own.sum(1, keepdims=True)
-    given = DISCOUNT * np.count_nonzero(own, 1)[:, None]
-    mixed: Floats = (np.maximum(own - DISCOUNT, 0) + given * unigram) / np.maximum(total, 1)
-    return np.where(total > 0, mixed, unigram)
+    kinds = np.count_nonzero(own, 1)[:, None]
+    return _discounted(own, own.sum(1, keepdims=True), kinds, unigram)
+
+
+def _discounted(
+    counts: NDArray[Any], totals: NDArray[Any], kinds: NDArray[Any], below: Floats
+) -> Floats:
+    """Probabilities from counts, of so many in all and of different kinds; else those below."""
+    mixed = np.maximum(counts - DISCOUNT, 0) + DISCOUNT * kinds * below
+    return np.where(totals > 0, mixed / np.maximum(totals, 1), below)
 
 
 def _joined(ids: Sequence[Ids], vocabulary: int) -> Ids:
@@ -197,6 +193,8 @@ def main(
         )
     heldout = heldout_rows(opened.tokenizer, data, rows, opened.row_length, framed=True)
     masks = [masked_positions(heldout.ids.shape, rate) for rate in RATES]
+    if not tokens >= opened.row_length:
+        raise InputError(f"--tokens: {tokens:g} is less than a row of {opened.row_length}")
     counted = int(min(opened.rows, tokens // opened.row_length))
     order = np.random.default_rng(0).permutation(opened.rows)[:counted]
     parts = (

@@ -127,9 +127,8 @@ class Model:
         task = predictor.description.task
         if task.kind == "choice":
             raise InputError("a model of kind choice takes a file: crammed predict DIR --data FILE")
-        if task.kind == "tokens" and not isinstance(texts, str):  # as in files
-            texts = [each.split() if isinstance(each, str) else each for each in texts]
-        rows, wanted = _each(texts), 2 if task.has_pairs else 1
+        rows = _each(texts, words=task.kind == "tokens")
+        wanted = 2 if task.has_pairs else 1
         for number, row in enumerate(rows, 1):
             if task.kind != "tokens" and len(row) != wanted:
                 takes = "pairs of texts" if wanted == 2 else "single texts"
@@ -183,8 +182,8 @@ def _warn(cut: int, length: int) -> None:
         warnings.warn(truncated(cut, length), stacklevel=3)
 
 
-def _each(texts: Iterable[Text]) -> list[Texts]:
-    """The texts of each row.
+def _each(texts: Iterable[Text], *, words: bool = False) -> list[Texts]:
+    """The texts of each row; with `words`, a text alone is its words, as in files.
 
     Raises:
         InputError: a text was given in place of a list of them, or something else in place of one.
@@ -194,6 +193,8 @@ def _each(texts: Iterable[Text]) -> list[Texts]:
             "give a list of texts, even for one: [text]; of a data frame, frame[COLUMN] or, for "
             "pairs, frame[[FIRST, SECOND]].values"
         )
+    if words:
+        texts = (each.split() if isinstance(each, str) else each for each in texts)
     rows = [
         tuple(each) if isinstance(each, Iterable) and not isinstance(each, str) else (each,)
         for each in texts

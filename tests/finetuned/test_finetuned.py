@@ -135,6 +135,9 @@ def test_every_kind_predicts_as_it_was_judged(
     elif kind == "tokens":
         assert [len(each["predicted"]) for each in answers] == [len(t) for t in rows.texts]
         assert model.predict([" ".join(words) for words in rows.texts]) == answers
+        columns: Any = {"words": ["the fox"]}
+        with pytest.raises(InputError, match="give a list of texts"):
+            model.predict(columns)
     else:
         shares = [list(each["probabilities"].values()) for each in answers]
         several = kind == "multi-label"

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
+import json
+import math
 from collections import Counter
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+from crammed.data.corpus import Corpus
+from crammed.errors import InputError
 
 VOCABULARY = 5
 
 
-def test_probabilities_agree_with_counting_token_by_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    ngram = importlib.import_module("ngram")
+def test_probabilities_agree_with_counting_token_by_token(benchmark: Callable[[str], Any]) -> None:
+    ngram = benchmark("ngram")
     draw = np.random.default_rng(0)
     corpus = draw.integers(0, VOCABULARY - 1, (60, 12))  # the last token never occurs
     rows = draw.integers(0, VOCABULARY, (6, 12))
@@ -37,8 +37,25 @@ def test_probabilities_agree_with_counting_token_by_token(monkeypatch: pytest.Mo
     np.testing.assert_allclose(found, expected)
 
 
+def test_a_corpus_is_counted_or_a_part_of_it(
+    benchmark: Callable[[str], Any], corpus: Corpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ngram = benchmark("ngram")
+    few = 4 * corpus.row_length
+    losses = {}
+    for tokens in (few, 1e9):
+        ngram.main(corpus.path, corpus.heldout, tokens)
+        result = json.loads(capsys.readouterr().out)
+        losses[result["tokens"]] = result["loss@0.15"]
+    assert losses.keys() == {few, corpus.rows * corpus.row_length}
+    assert losses[few] > losses[corpus.rows * corpus.row_length] > 0.0
+    for tokens in (0.0, math.nan):
+        with pytest.raises(InputError, match="is less than a row of"):
+            ngram.main(corpus.path, corpus.heldout, tokens)
+
+
 def _distribution(
-    ngram: ModuleType, corpus: NDArray[np.int64], row: NDArray[np.int64], masked: set[int], at: int
+    ngram: Any, corpus: NDArray[np.int64], row: NDArray[np.int64], masked: set[int], at: int
 ) -> NDArray[Any]:
     """P(token) at one place of a row, [V], by the module's definition."""
 

@@ -81,8 +81,9 @@ class _PreparedTask:
                     f"{task.name}: training rows have the same text as {known:,} of "
                     f"{counted(len(rows), 'row')} of {split}, which say nothing about new text"
                 )
-        folded = Counter("".join(label.lower().split()) for label in data.labels)
-        alike = [name for name in data.labels if folded["".join(name.lower().split())] > 1]
+        folded = ["".join(label.lower().split()) for label in data.labels]
+        times = Counter(folded)
+        alike = [label for label, one in zip(data.labels, folded, strict=True) if times[one] > 1]
         if alike and not task.labels and len(task.label) == 1:
             yield (
                 f"{task.name}: labels {', '.join(map(repr, alike[:6]))} differ only in case or "
