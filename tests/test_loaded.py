@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -56,6 +58,23 @@ def test_gaps_are_filled_as_the_model_says(model_folders: dict[str, Path], name:
         model.fill("no gap here")
 
 
+def test_threads_that_fill_gaps_take_turns(model_folders: dict[str, Path]) -> None:
+    model = crammed.load(model_folders["bert"], "cpu")
+    inside, wrapped = [0], model._masked_lm.forward
+
+    def forward(*args: Any) -> Any:
+        inside[0] += 1
+        sleep(0.02)
+        assert inside == [1], "two threads compute at a time"
+        inside[0] -= 1
+        return wrapped(*args)
+
+    model._masked_lm.forward = forward
+    with ThreadPoolExecutor(4) as threads:
+        filled = [*threads.map(model.fill, ["the [MASK] fox"] * 8)]
+    assert filled == filled[:1] * 8
+
+
 def test_texts_longer_than_the_rows_of_training(tmp_path: Path) -> None:
     config = tiny("bert-base", "model.max_length=32").model
     final = replace(untrained(word_pieces(), config), row_length=8)
@@ -91,13 +110,23 @@ def test_what_is_no_list_of_texts_is_refused_in_one_line(model_folders: dict[str
         ),
         (["a", None], r"text 2 is \(None,\), not text"),
         ([5], "text 1 is"),
+        (None, "give a list of texts"),
+        ([b"a"], r"text 1 is \(b'a',\), not text"),
+        ([("a", "b", "c")], "not text or a pair of texts"),
     ]
     for texts, words in wrong:
         with pytest.raises(InputError, match=words):
             model.encode(texts)
-    for length in (0, -1):
+    for length in (0, -1, "3"):
         with pytest.raises(InputError, match="but 3 or more"):
-            model.encode(["a"], length)
+            model.encode(["a"], length)  # type: ignore[arg-type]
+    gap = "the [MASK] \ud83d"
+    for count in (-1, 0, 2.5):
+        with pytest.raises(InputError, match="count: input should be"):
+            model.fill(gap, count)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="text: input should be a valid string, not None"):
+        model.fill(None)  # type: ignore[arg-type]
+    assert len(model.fill(gap, np.int64(2))[0]) == 2  # type: ignore[arg-type]
     with pytest.raises(InputError, match="device: input should be"):
         crammed.load(model_folders["crammed"], "tpu")
     assert len(model.encode(["half a character: \ud83d", "another"])) == 2

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from crammed.config import ComputeConfig
+from crammed.config.arguments import AtLeastOne, File, checked
 from crammed.config.yamlfile import validated
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone
@@ -30,9 +32,12 @@ from crammed.tasks.rows import Rows, Texts
 
 Text = str | Sequence[str]
 """A text; two texts or, for tasks that label words, words."""
+_FILLING = Lock()
+"""Threads take turns: a masked language model of transformers remembers which tokens to decode."""
 
 
-def load(path: str | Path, device: str = "auto", *, trust_remote_code: bool = False) -> Model:
+@checked
+def load(path: File, device: str = "auto", *, trust_remote_code: bool = False) -> Model:
     """Open a run, a Hugging Face encoder, or a model that ``crammed finetune`` kept.
 
     Args:
@@ -74,17 +79,18 @@ class Model:
         if not given:
             return np.empty((0, self.backbone.width or 0), np.float32)
         longest = self.backbone.trained_length
-        if max_length is not None and not 3 <= max_length <= longest:
+        if max_length is not None and max_length not in range(3, longest + 1):
             raise InputError(
                 f"{self.backbone.name} was trained on texts of at most {longest} tokens: choose "
                 f"max_length={longest} or less, but 3 or more"
             )
-        rows = encoded(self.backbone, given, max_length or longest, self.device)
+        rows = encoded(self.backbone, given, int(max_length or longest), self.device)
         if max_length is None:
             _warn(rows.cut, longest)
         return predict(MeanOfTokens(self.model), rows, self._numerics)
 
-    def fill(self, text: str, count: int = 5) -> list[list[tuple[str, float]]]:
+    @checked
+    def fill(self, text: str, count: AtLeastOne = 5) -> list[list[tuple[str, float]]]:
         """The likeliest tokens for each gap in a text, with their probabilities, best first.
 
         Args:
@@ -95,7 +101,9 @@ class Model:
                 masked-language-model head.
         """
         backbone = self.backbone
-        tokens = backbone.tokenize([(text,)], backbone.trained_length, words=False)
+        tokens = backbone.tokenize(
+            [(without_surrogates(text),)], backbone.trained_length, words=False
+        )
         if tokens.cut:
             raise InputError(
                 f"the text is longer than the {backbone.trained_length} tokens that "
@@ -106,7 +114,7 @@ class Model:
         if not len(gaps):
             raise InputError(f"the text has no gap: write {self._mask} where a word is missing")
         device = self.device
-        with torch.inference_mode():
+        with _FILLING, torch.inference_mode():
             row, at = (torch.from_numpy(each)[None].to(device) for each in (ids, gaps))
             logits = self._masked_lm(row, at)[0].float().cpu()
         best = logits.softmax(-1).topk(min(count, logits.shape[-1]))
@@ -188,7 +196,11 @@ def _each(texts: Iterable[Text], *, words: bool = False) -> list[Texts]:
     Raises:
         InputError: a text was given in place of a list of them, or something else in place of one.
     """
-    if isinstance(texts, str | Mapping) or hasattr(texts, "columns"):
+    if (
+        isinstance(texts, str | bytes | Mapping)
+        or not isinstance(texts, Iterable)
+        or hasattr(texts, "columns")
+    ):
         raise InputError(
             "give a list of texts, even for one: [text]; of a data frame, frame[COLUMN] or, for "
             "pairs, frame[[FIRST, SECOND]].values"
@@ -196,10 +208,14 @@ def _each(texts: Iterable[Text], *, words: bool = False) -> list[Texts]:
     if words:
         texts = (each.split() if isinstance(each, str) else each for each in texts)
     rows = [
-        tuple(each) if isinstance(each, Iterable) and not isinstance(each, str) else (each,)
+        tuple(each) if isinstance(each, Iterable) and not isinstance(each, str | bytes) else (each,)
         for each in texts
     ]
     for number, row in enumerate(rows, 1):
-        if not row or not all(isinstance(text, str) for text in row):
-            raise InputError(f"text {number} is {row!r}, not text")
+        if (
+            not row
+            or not all(isinstance(text, str) for text in row)
+            or (len(row) > 2 and not words)
+        ):
+            raise InputError(f"text {number} is {row!r}, not text or a pair of texts")
     return [tuple(map(without_surrogates, row)) for row in rows]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -320,6 +322,9 @@ def test_the_commands(data: Path, encoders: dict[str, Path]) -> None:
     with (here / "out.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     assert [line["predicted"] for line in table] == [json.loads(each)["predicted"] for each in said]
+    rows = "".join(json.dumps({"text": each["text"], "id": each["id"]}) + "\n" for each in table)
+    piped = [sys.executable, "-m", "crammed", "predict", str(here / "kept"), "--data", "-"]
+    assert subprocess.check_output(piped, input=rows, text=True).splitlines() == said
     (here / "long.jsonl").write_text(json.dumps({"text": "the garden " * 40}))
     long = command.crammed("predict", here / "kept", "--data", here / "long.jsonl")
     assert (long.returncode, len(long.stdout.splitlines())) == (0, 1)
@@ -360,6 +365,20 @@ def test_rows_cannot_act_on_a_terminal(tmp_path: Path, capsys: pytest.CaptureFix
     for name in ("out.jsonl", "out.csv"):
         write_rows(tmp_path / name, [(row, {"predicted": "x"})], SILENT)
         assert (tmp_path / name).read_text("utf-8")
+
+
+def test_what_is_no_json_is_null(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([({"text": "NaN", "score": float("nan")}, {"predicted": "x"})])
+    assert capsys.readouterr().out == '{"text": "NaN", "score": null, "predicted": "x"}\n'
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.csv"])
+def test_predictions_replace_no_column(tmp_path: Path, name: str) -> None:
+    taken = "probability of x" if name.endswith("csv") else "probabilities"
+    rows = [({"text": "a", taken: 1}, {"predicted": "x", "probabilities": {"x": 1.0}})]
+    with pytest.raises(InputError, match=f"a column '{taken}', which predictions would replace"):
+        write_rows(tmp_path / name, rows, SILENT)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_no_column_of_a_later_row_is_lost(tmp_path: Path) -> None:

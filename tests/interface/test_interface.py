@@ -16,11 +16,11 @@ import pytest
 import yaml
 
 import crammed
+from crammed.config.arguments import File, Seeds, checked
 from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
-from crammed.evaluation.protocol import protocol_for
-from crammed.interface.asking import configure, shown_progress, words_of
+from crammed.interface.asking import Tasks, configure, shown_progress, words_of
 from crammed.report.notebook import table_html
 from crammed.rules.recipe import parse_overrides
 from crammed.terminal.quiet import quiet_transformers
@@ -77,12 +77,6 @@ def test_settings_of_a_corpus_may_be_said_again_but_not_otherwise(corpus: Corpus
     ):
         with pytest.raises(InputError, match=re.escape(f"{word}: {words}")):
             asked_with(word)
-
-
-def test_no_seeds_are_refused_before_anything_is_trained() -> None:
-    for seeds in (0, -3):
-        with pytest.raises(InputError, match=f"--seeds {seeds}: fine-tuning takes one seed"):
-            protocol_for("model", "cramming", seeds)
 
 
 def test_values_reach_the_recipe_as_they_are() -> None:
@@ -193,14 +187,35 @@ def test_without_pandas(page: dict[str, Any], monkeypatch: pytest.MonkeyPatch, h
         page["run"].log  # noqa: B018
 
 
+def test_arguments_get_the_types_of_their_annotations() -> None:
+    def given(tasks: Tasks, seeds: Seeds = 1, file: File = "a") -> list[object]:
+        if seeds > 8:
+            raise PermissionError(13, "Permission denied", file)
+        return [tasks, type(seeds), file]
+
+    call: Any = checked(given)
+    names = (str(n) for n in range(2))
+    assert call(names, np.int64(3), Path("b")) == [["0", "1"], int, Path("b")]
+    with pytest.raises(InputError, match="cannot read or write a: Permission denied"):
+        call("cola", 9)
+
+
 def test_what_is_wrong_is_said_before_any_work(tmp_path: Path) -> None:
     text = write_jsonl(tmp_path / "text.jsonl", documents(3))
+    package: Any = crammed
     for call, words in (
         (lambda: crammed.run(data=text, budget="1 fortnight"), "is not a budget"),
         (lambda: crammed.run(overrides={"seed": 1}, data=text, seed=2), "seed is set twice"),
         (lambda: crammed.run(overrides={"optim.rate": 1}, data=text), "optim.rate"),
         (lambda: crammed.prepare(data=tmp_path / "no", out=tmp_path / "c"), "no"),
         (lambda: crammed.evaluate("x", data="y", dtype="float16"), "does no loss scaling"),
+        (lambda: package.evaluate("x", data="y", seeds=2.5), "^seeds: .* integer.*, not 2.5$"),
+        (lambda: package.evaluate("x", data="y", jobs=0), "^jobs: .* equal to 1, not 0$"),
+        (lambda: package.evaluate("x", data="y", tasks=iter([])), "--tasks names no task"),
+        (lambda: package.evaluate("x", data="y", tasks=[3]), "^tasks: .* string, not 3$"),
+        (lambda: package.embed("x", data=[text], out=""), "^out: the name is empty"),
+        (lambda: package.pretrain("crammed", None, corpus=3), "^(overrides|corpus): "),
+        (lambda: crammed.read_run(tmp_path / "text.jsonl" / "run"), "text.jsonl"),
     ):
         with pytest.raises(InputError, match=words):
             call()

@@ -20,7 +20,7 @@ from crammed.cli import corpora, exporting, machine, models, planning, studies, 
 from crammed.cli.usage import UsageError, in_one_line, refuse_spaces
 from crammed.errors import CrammedError, InputError, Interrupted
 from crammed.terminal.quiet import silence, visible
-from crammed.terminal.stopping import SAID, follow_starter, importing, leave, stop_signals
+from crammed.terminal.stopping import follow_starter, importing, leave, stop_signals
 
 app = typer.Typer(
     help="Train the best language encoder that a budget on one GPU can buy, from raw text.",
@@ -240,7 +240,7 @@ def _outcome(verb: str) -> int:
     except BaseException as error:
         if isinstance(error, SystemExit) or not _Interrupt.raised:
             raise  # known by a flag: libraries in C turn an interrupt into errors of their own
-        goes_on = f"{SAID}, and the same command continues from there"
-        _say(goes_on if verb in _GO_ON else "interrupted")
+        kept = "; what is finished is kept, and the same command continues from there"
+        _say(f"interrupted{kept if verb in _GO_ON else ''}")
         return Interrupted.exit_code
     return 0

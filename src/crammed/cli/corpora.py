@@ -78,7 +78,7 @@ def prepare(
     own = [word for word in words or [] if not re.match(decided, word)]
     following = ["crammed", "pretrain", *own, "--corpus", str(done.folder), "--budget", done.budget]
     lines = [*done.lines, ("next", shlex.join([*following, *["--fit"] * fit]))]
-    print_result(done.manifest, as_json, lines)
+    print_result({**done.manifest, "out": str(out)}, as_json, lines)
 
 
 def data_show(

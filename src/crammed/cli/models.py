@@ -266,7 +266,12 @@ def predict(
     model_dir: Annotated[
         Path, typer.Argument(metavar="DIR", help="A folder that crammed finetune made.")
     ],
-    data: Annotated[Path, typer.Option(metavar="FILE", help="Rows: .jsonl, .csv, .tsv, .parquet.")],
+    data: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE", help="Rows: .jsonl, .csv, .tsv, .parquet; - reads JSON lines."
+        ),
+    ],
     out: Annotated[
         Path | None,
         typer.Option(

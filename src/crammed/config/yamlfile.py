@@ -196,18 +196,18 @@ def _explain(fault: ErrorDetails, root: type[BaseModel]) -> str:
     if fault["type"] == "union_tag_invalid":
         context = fault["ctx"]
         path = f"{path}.{context['discriminator'].strip(chr(39))}"
-        message = f"must be one of {context['expected_tags']}, not {_shown(context['tag'])}"
+        message = f"must be one of {context['expected_tags']}, not {shown(context['tag'])}"
         message += _near(context["tag"], context["expected_tags"])
     elif fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
-        message = f"must be a section of keys, not {_shown(given)}"
+        message = f"must be a section of keys, not {shown(given)}"
     elif fault["type"] == "tuple_type":
-        message = f"must be a list such as [one, two], not {_shown(given)}"
+        message = f"must be a list such as [one, two], not {shown(given)}"
     elif fault["type"] == "missing":
         message = "is missing"
     elif fault["type"] in ("too_long", "too_short"):
         message = f"{message[0].lower()}{message[1:]}".replace(" after validation", "")
     elif fault["type"] != "value_error":
-        message = f"{message[0].lower()}{message[1:]}, not {_shown(given)}"
+        message = f"{message[0].lower()}{message[1:]}, not {shown(given)}"
         if fault["type"] == "literal_error":
             message += _near(given, fault["ctx"]["expected"])
     return f"{path}: {message}" if path else message
@@ -219,9 +219,9 @@ def _near(given: object, expected: str) -> str:
     return f"; {hint}" if hint else ""
 
 
-def _shown(given: object) -> str:
-    """The given value, truncated if long."""
-    text = repr(given)
+def shown(given: object) -> str:
+    """The given value in one line, truncated if long."""
+    text = " ".join(repr(given).split())
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ..."
 
 

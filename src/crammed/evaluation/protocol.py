@@ -33,11 +33,9 @@ def protocol_for(model: str, named: str | Protocol | None, seeds: int | None) ->
         seeds: number of fine-tuning seeds, if it was given.
 
     Raises:
-        InputError: as `load_protocol`, or the run's configuration cannot be read, or there is to be
-            no seed.
+        InputError: as `load_protocol`, or the run's configuration cannot be read, or a probe is
+            to have several seeds.
     """
-    if seeds is not None and seeds < 1:
-        raise InputError(f"--seeds {seeds}: fine-tuning takes one seed or more")
     if isinstance(named, Protocol):
         protocol = named
     elif named is not None:

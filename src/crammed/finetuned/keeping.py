@@ -45,8 +45,9 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
         out: the folder to make.
 
     Returns:
-        what `evaluate` returns of this task, with ``"out"``: the folder, ``"scores"``: those of the
-        task by name, and ``"classes"``: how each class is told, see `Judged.classes`.
+        what `evaluate` returns of this task, with ``"model"``: the encoder's name, ``"out"``: the
+        folder, ``"scores"``: those of the task by name, and ``"classes"``: how each class is told,
+        see `Judged.classes`.
 
     Raises:
         InputError: the folder exists, the model or the task cannot be read, or fine-tuning fails.
@@ -81,7 +82,7 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
             write_text(folder / "README.md", describe(described, judged))
     own = {suite.name: {"tasks": described.scores, "means": []}}
     about = {"out": str(out), "scores": described.scores, "classes": judged.classes()}
-    return {**result, "suites": own, **about}
+    return {**result, "model": described.encoder, "suites": own, **about}
 
 
 def _task_of(request: Request) -> tuple[Suite, Task]:

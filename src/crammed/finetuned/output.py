@@ -46,9 +46,25 @@ def check_format(file: Path) -> None:
         raise InputError(f"{file} must end in {' or '.join(_FORMATS)}")
 
 
+def _joined(record: Record, answer: dict[str, Any]) -> dict[str, Any]:
+    """A row with what the model says of it.
+
+    Raises:
+        InputError: a column of the row has the same name.
+    """
+    if taken := record.keys() & answer.keys():
+        raise InputError(
+            f"the rows have a column {min(taken)!r}, which predictions would replace: rename it"
+        )
+    return {**record, **answer}
+
+
 def _json_lines(predicted: Predicted) -> Iterator[str]:
     for record, answer in predicted:
-        line = json.dumps({**record, **answer}, ensure_ascii=False, default=str)
+        line = json.dumps(_joined(record, answer), ensure_ascii=False, default=str)
+        if "NaN" in line or "Infinity" in line:  # of Parquet, say, and no JSON
+            plain = json.loads(line, parse_constant=lambda _: None)
+            line = json.dumps(plain, ensure_ascii=False)
         yield _ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", line) + "\n"
 
 
@@ -65,7 +81,7 @@ def _csv_lines(predicted: Predicted) -> Iterator[str]:
     for record, answer in predicted:
         shares = answer.pop("probabilities", {})
         answer |= {f"probability of {label}": share for label, share in shares.items()}
-        values = {**record, **answer}
+        values = _joined(record, answer)
         if header is None:
             header = list(values)
             yield writer.writerow(header)

@@ -114,7 +114,7 @@ class Predictor:
         return of_words(outputs, tokens, counts, self.description.majority)
 
     def predict(self, file: Path) -> Iterator[tuple[Record, dict[str, Any]]]:
-        """Each row of a file, and what the model says of it: see `answer`.
+        """Each row of a file, see `open_file`, and what the model says of it: see `answer`.
 
         Raises:
             InputError: the file is of no known format or damaged, or a row lacks a column.
@@ -129,7 +129,7 @@ class Predictor:
             for (_, record), answer in zip(placed, self.answers(rows), strict=True):
                 yield record, answer
         if not choices:
-            raise InputError(f"{file} holds no rows")
+            raise InputError(f"{split.shown} holds no rows")
 
     def answers(self, rows: Rows) -> Iterator[dict[str, Any]]:
         """What the model says of each row.

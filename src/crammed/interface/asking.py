@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import Annotated, Any
 
 from crammed.budget import Budget
 from crammed.config import ComputeConfig, DataConfig, SourceConfig, TokenizerConfig
+from crammed.config.arguments import LISTED, File
 from crammed.config.base import Section
 from crammed.config.kinds import flat
 from crammed.config.yamlfile import validated
@@ -26,11 +27,12 @@ from crammed.runs.resuming import as_begun, asked_in, default_out
 from crammed.terminal.progress import Progress
 from crammed.tracking.following import check_tracker
 
-File = str | Path
-Overrides = Mapping[str, Any] | Sequence[str]
+Overrides = Annotated[str | Mapping[str, Any] | Sequence[str], LISTED]
 """Values in place of a recipe's: ``{"model.layers": 4}``, or as typed, ``["model.layers=4"]``."""
-Texts = File | Sequence[File]
+Texts = Annotated[str | Path | Sequence[str | Path], LISTED]
 """Where text lies: one or several of what ``--data`` takes."""
+Tasks = Annotated[str | Sequence[str], LISTED]
+"""Names of tasks: ``rte,mrpc``, or each by itself."""
 
 NO_DATA = "no data: name a file or folder of text, as in --data my-text.jsonl.zst"
 _SET_BY_OPTIONS = (
@@ -115,10 +117,10 @@ def words_of(overrides: Overrides) -> list[str]:
 
 
 def _typed(value: Any) -> str:
-    """A value as YAML; numbers may be those of NumPy, and what else JSON lacks is text."""
+    """A value as YAML; those of NumPy become plain, and what else JSON lacks is text."""
 
     def plain(value: Any) -> Any:
-        return value.item() if hasattr(value, "item") else str(value)
+        return value.tolist() if hasattr(value, "tolist") else str(value)
 
     return json.dumps(value, ensure_ascii=False, default=plain)
 
@@ -186,9 +188,16 @@ def show_recipe(progress: Progress, asked: Asked) -> None:
         )
 
 
-def task_names(tasks: str | Sequence[str]) -> list[str]:
-    """Names of tasks: ``rte,mrpc`` as typed, or each by itself."""
-    return [name for name in tasks.split(",") if name] if isinstance(tasks, str) else [*tasks]
+def task_names(tasks: Tasks) -> list[str]:
+    """Names of tasks: ``rte,mrpc`` as typed, or each by itself.
+
+    Raises:
+        InputError: there is none.
+    """
+    listed = tasks.split(",") if isinstance(tasks, str) else tasks
+    if names := [name for name in listed if name]:
+        return names
+    raise InputError("--tasks names no task: leave it out, or name some, as in --tasks rte,mrpc")
 
 
 def _refuse_text(recipe: str, *, reads_text: bool) -> None:

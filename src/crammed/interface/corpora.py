@@ -8,6 +8,7 @@ from pathlib import Path
 
 from crammed.budget import Budget
 from crammed.config import TokenizerConfig
+from crammed.config.arguments import File, checked
 from crammed.data.corpus import Corpus
 from crammed.data.preparing import driver
 from crammed.data.preparing.extension import OF_NEW_TEXT
@@ -16,7 +17,6 @@ from crammed.data.tokenization.named import given_vocabulary
 from crammed.errors import InputError
 from crammed.files.folders import behind_links
 from crammed.interface.asking import (
-    File,
     Overrides,
     Texts,
     configure,
@@ -31,6 +31,7 @@ from crammed.rules.choosing import Asked, shape_of
 from crammed.terminal.progress import Progress
 
 
+@checked
 def prepare(
     recipe: str | None = None,
     overrides: Overrides = (),

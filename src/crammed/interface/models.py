@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import cast, get_args
@@ -13,6 +12,7 @@ from crammed.adaptation.adapting import Adaptation, ask_for
 from crammed.adaptation.general_text import TaskTexts
 from crammed.adaptation.original import Original
 from crammed.budget import Budget
+from crammed.config.arguments import File, Jobs, Seeds, checked
 from crammed.embedding.making import make
 from crammed.embedding.tuning import Partners, Tuning
 from crammed.errors import CrammedError, InputError
@@ -24,8 +24,8 @@ from crammed.files.writing import check_file
 from crammed.finetuned.keeping import keep
 from crammed.interface.asking import (
     NO_DATA,
-    File,
     Overrides,
+    Tasks,
     Texts,
     compute_config,
     configure,
@@ -41,19 +41,20 @@ from crammed.terminal.progress import Progress
 from crammed.terminal.quiet import one_line
 
 
+@checked
 def evaluate(
     model: File,
     suite: File = "glue",
     *,
     data: File,
-    tasks: str | Sequence[str] | None = None,
-    seeds: int | None = None,
+    tasks: Tasks | None = None,
+    seeds: Seeds | None = None,
     protocol: File | None = None,
     untrained: bool = True,
     untrained_in: File | None = None,
     submission: File | None = None,
     into: File | None = None,
-    jobs: int | None = None,
+    jobs: Jobs | None = None,
     device: str = "auto",
     dtype: str = "auto",
     trust_remote_code: bool = False,
@@ -113,6 +114,7 @@ def _rewrite_report(run: Path, folder: Path, progress: Progress) -> None:
 _OF_BOTH = re.compile(r"(data|batch|compute)\.")
 
 
+@checked
 def decide(
     model: File,
     recipe: str | None = None,
@@ -121,14 +123,14 @@ def decide(
     data: Texts,
     suite: File,
     tasks_data: File,
-    tasks: str | Sequence[str] | None = None,
+    tasks: Tasks | None = None,
     task_adaptive: bool = False,
     budget: str | Budget | None = None,
     seed: int | None = None,
-    seeds: int | None = None,
+    seeds: Seeds | None = None,
     protocol: File | None = None,
     out: File = "decision",
-    jobs: int | None = None,
+    jobs: Jobs | None = None,
     device: str = "auto",
     dtype: str = "auto",
 ) -> Decision:
@@ -169,6 +171,7 @@ def decide(
     return Decision(folder, result)
 
 
+@checked
 def finetune(
     model: File,
     suite: File,
@@ -176,11 +179,11 @@ def finetune(
     data: File,
     out: File,
     task: str | None = None,
-    seeds: int | None = None,
+    seeds: Seeds | None = None,
     protocol: File | None = None,
     untrained: bool = True,
     into: File | None = None,
-    jobs: int | None = None,
+    jobs: Jobs | None = None,
     device: str = "auto",
     dtype: str = "auto",
     trust_remote_code: bool = False,
@@ -212,6 +215,7 @@ def finetune(
     return FineTuned(Path(result["folder"]), result, kept)
 
 
+@checked
 def embed(
     model: File,
     *,

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from crammed.config.arguments import File, checked
 from crammed.data.corpus import Corpus
 from crammed.data.show import describe_corpus
 from crammed.embedding.card import score_lines
@@ -20,7 +21,8 @@ from crammed.runs.logs import heldout_losses, read_events, read_metrics
 from crammed.runs.summary import Summary, read_summary
 
 
-def read_run(run: str | Path) -> Run:
+@checked
+def read_run(run: File) -> Run:
     """Open the folder of a run, finished or not.
 
     Raises:

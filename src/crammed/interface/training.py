@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,12 @@ from crammed.adaptation.general_text import Replay, TaskTexts
 from crammed.adaptation.new_words import words_to_add
 from crammed.adaptation.original import Original
 from crammed.budget import Budget
+from crammed.config.arguments import File, checked
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.interface.asking import (
-    File,
     Overrides,
+    Tasks,
     Texts,
     absolute_source,
     configure,
@@ -44,6 +44,7 @@ from crammed.training.plan import refuse_too_little
 from crammed.training.update.memory import refuse_too_large
 
 
+@checked
 def run(
     recipe: str | None = None,
     overrides: Overrides = (),
@@ -54,7 +55,7 @@ def run(
     suite: File = "glue",
     tasks_data: File | None = None,
     glue: File | None = None,
-    tasks: str | Sequence[str] | None = None,
+    tasks: Tasks | None = None,
     seed: int | None = None,
     out: File | None = None,
     fit: bool = False,
@@ -116,6 +117,7 @@ def _given_tasks(suite: str, data: File | None, glue: File | None) -> GivenTasks
     return None if data is None else GivenTasks.of(suite, str(data))
 
 
+@checked
 def pretrain(
     recipe: str | None = None,
     overrides: Overrides = (),
@@ -176,6 +178,7 @@ def _lead(
         raise
 
 
+@checked
 def adapt(
     model: File,
     overrides: Overrides = (),

@@ -70,7 +70,8 @@ class FileSplit:
 
     def records(self) -> Iterator[tuple[str, Record]]:
         return chain.from_iterable(
-            _READERS[_inner(file).suffix](File(file, str(file))) for file in self.files
+            _READERS.get(_inner(file).suffix, json_records)(File(file, str(file)))
+            for file in self.files
         )
 
     def digest(self) -> str:
@@ -78,11 +79,13 @@ class FileSplit:
 
 
 def open_file(file: Path) -> FileSplit:
-    """The rows of one file, such as those to predict.
+    """The rows of one file, such as those to predict; ``-`` is JSON lines from standard input.
 
     Raises:
         InputError: there is no such file, or its name says nothing of a known format.
     """
+    if file == Path("-"):
+        return FileSplit((Path("/dev/stdin"),))
     if _inner(file).suffix not in _READERS:
         known = ", ".join(suffix for suffix in _READERS if suffix not in (".ndjson", ".json"))
         raise InputError(f"{file} is of no known format: name a file that ends in {known}")

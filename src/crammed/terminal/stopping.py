@@ -19,7 +19,6 @@ from typing import NoReturn
 
 from crammed.errors import Interrupted
 
-SAID = "interrupted; what is finished is kept"
 STARTER = "CRAMMED_STARTER"
 """Environment variable with the id of a process; the command stops when that process ends."""
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -42,7 +41,7 @@ def importing(frame: FrameType | None) -> bool:
 
 
 def leave(*_: object) -> NoReturn:
-    """A signal handler that prints `SAID` and ends the process and its workers at once.
+    """A signal handler that says so and ends the process and its workers at once.
 
     For use during an import: libraries may swallow an exception raised in the middle of it, or fail
     to import again afterwards. Files on disk are as safe as under ``kill -9``.
@@ -54,7 +53,7 @@ def leave(*_: object) -> NoReturn:
     finally:
         try:
             sys.stdout.flush()
-            sys.stderr.write(f"error: {SAID}\n")
+            sys.stderr.write("error: interrupted\n")
             sys.stderr.flush()
         finally:
             os._exit(Interrupted.exit_code)
