@@ -100,10 +100,8 @@ class Model:
             InputError: the text has no gap or is too long, or the model has no
                 masked-language-model head.
         """
-        backbone = self.backbone
-        tokens = backbone.tokenize(
-            [(without_surrogates(text),)], backbone.trained_length, words=False
-        )
+        backbone, given = self.backbone, [(without_surrogates(text),)]
+        tokens = backbone.tokenize(given, backbone.trained_length, words=False)
         if tokens.cut:
             raise InputError(
                 f"the text is longer than the {backbone.trained_length} tokens that "
@@ -212,10 +210,7 @@ def _each(texts: Iterable[Text], *, words: bool = False) -> list[Texts]:
         for each in texts
     ]
     for number, row in enumerate(rows, 1):
-        if (
-            not row
-            or not all(isinstance(text, str) for text in row)
-            or (len(row) > 2 and not words)
-        ):
+        most = len(row) if words else 2
+        if not 0 < len(row) <= most or not all(isinstance(text, str) for text in row):
             raise InputError(f"text {number} is {row!r}, not text or a pair of texts")
     return [tuple(map(without_surrogates, row)) for row in rows]

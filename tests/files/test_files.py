@@ -50,7 +50,7 @@ def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     assert Path("/dev/full").is_char_device()
 
 
-@pytest.mark.parametrize("content", [b"{", b"[1]", b"", b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize("content", [b"{", b"[1]", b"", b"\xff", b"[" * 100_000, b'{"score": NaN}'])
 def test_damaged_json_is_named_with_what_to_do(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.json").write_bytes(content)
     with pytest.raises(InputError, match=r"x\.json is damaged: it .*; restore it from a copy$"):

@@ -105,7 +105,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        values = json.loads(read_text(path))
+        values = json.loads(read_text(path), parse_constant=int)  # which refuses NaN and Infinity
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(
             f"{path} is damaged: it cannot be read as JSON; restore it from a copy"
