@@ -17,6 +17,8 @@ from layout import row_of, table, welch
 
 Scores = dict[str, list[float]]
 """The score of each pretraining seed, by task."""
+MOST_COLUMNS = 5
+"""Tasks that fit side by side; more become rows."""
 
 
 def _arms(record: str) -> tuple[dict[str, Scores], dict[str, Scores], dict[str, float]]:
@@ -28,32 +30,48 @@ def _arms(record: str) -> tuple[dict[str, Scores], dict[str, Scores], dict[str, 
         name = file.stem.rpartition("-")[0]
         for suite in layout.found(file)["suites"].values():
             for task, one in suite["tasks"].items():
-                arms.setdefault(name, {}).setdefault(task, []).append(one["median"])
+                _add(arms, name, task, one["median"])
                 if (twin := (one.get("untrained") or {}).get("median")) is not None:
-                    of_arm = untrained.setdefault(f"{name}, untrained", {})
-                    of_arm.setdefault(task, []).append(twin)
+                    _add(untrained, f"{name}, untrained", task, twin)
                 if one.get("linear") is not None:
                     linear[task] = one["linear"]
+            for mean in suite["means"]:
+                if not mean["name"].startswith("mean of"):  # of some tasks only
+                    whole = f"mean of {mean['name']}"
+                    _add(arms, name, whole, mean["value"])
+                    if "untrained" in mean:
+                        _add(untrained, f"{name}, untrained", whole, mean["untrained"])
     return arms, untrained, linear
+
+
+def _add(arms: dict[str, Scores], arm: str, task: str, score: float) -> None:
+    arms.setdefault(arm, {}).setdefault(task, []).append(score)
 
 
 def scores_table(words: list[str]) -> str:
     """Mean scores of arms over pretraining seeds; with two arms, also what the first gains."""
     arms, untrained, linear = _arms(words[0])
     tasks = [*next(iter(arms.values()))]
-    head = row_of("arm", *tasks)
-    rows = [
-        row_of(arm, *(_mean(scores[task]) for task in tasks))
+    lines = [("arm", *tasks)]
+    lines += [
+        (arm, *(_mean(scores.get(task, [])) for task in tasks))
         for arm, scores in (arms | untrained).items()
     ]
     if len(arms) == 2 and all(len(each) > 1 for arm in arms.values() for each in arm.values()):
-        gains = row_of("difference, 95 % interval", *(_gain(arms, task) for task in tasks))
-        rows.insert(len(arms), gains)
-    rows.append(row_of("TF-IDF with a linear model", *(f"{linear[task]:.1f}" for task in tasks)))
+        gains = ("difference, 95 % interval", *(_gain(arms, task) for task in tasks))
+        lines.insert(1 + len(arms), gains)
+    floor = [linear.get(task) for task in tasks]
+    lines.append(("TF-IDF with a linear model", *(_mean([x] if x else []) for x in floor)))
+    if len(tasks) > MOST_COLUMNS:
+        lines = [("task", *lines[0][1:]), *lines[1:]]
+        lines = list(zip(*lines, strict=True))
+    head, *rows = (row_of(*line) for line in lines)
     return table(head, rows)
 
 
 def _mean(values: list[float]) -> str:
+    if not values:
+        return ""
     spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.1f}{spread}"
 

@@ -1,0 +1,38 @@
+"""Tables of what encoders score on tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import layout
+from crammed.files.writing import write_json
+from score_tables import scores_table
+
+
+def test_a_suite_with_many_tasks_has_a_row_for_each_and_one_for_their_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "RECORDS", tmp_path)
+    (tmp_path / "made").mkdir()
+    names = [f"task-{n}" for n in range(5)]
+    for arm, best in (("one", 80.0), ("two", 70.0)):
+        for seed in range(2):
+            tasks: dict[str, Any] = {
+                name: {"median": best + seed, "linear": 75.0} for name in names
+            }
+            tasks["task-4"] = {"median": best + seed, "untrained": {"median": 40.0}}
+            mean = {"name": "small", "value": best + seed}
+            part = {"name": "mean of task-1, task-2", "value": 0.0}
+            scores = {"suites": {"small": {"tasks": tasks, "means": [mean, part]}}}
+            write_json(tmp_path / "made" / f"{arm}-{seed}.json", scores)
+    head, _, *rows = scores_table(["made"]).splitlines()
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert head.startswith("| task | one | two | difference, 95 % interval | one, untrained |")
+    assert [row[0] for row in cells] == [*names, "mean of small"]
+    assert cells[0][1:4] == ["80.5 ± 0.7", "70.5 ± 0.7", "+10.0 (+7.0 to +13.0)"]
+    assert [cells[n][4] for n in (0, 4)] == ["", "40.0 ± 0.0"]
+    assert [cells[n][-1] for n in (0, 4, 5)] == ["75.0", "", ""]
+    assert cells[5][1] == "80.5 ± 0.7"
