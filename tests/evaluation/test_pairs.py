@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from crammed.data.corpus import Corpus
+from crammed.evaluation.backbones.huggingface import inner
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.evaluation import evaluate
-from crammed.evaluation.finetuning.vectors import PairClassifier
+from crammed.evaluation.finetuning.vectors import MATCHED, PairClassifier
 from crammed.evaluation.folder import read_outputs
 from crammed.evaluation.protocol import load_protocol
 from crammed.export.huggingface import export
@@ -38,23 +39,56 @@ def made(encoder: torch.nn.Module, width: int) -> PairClassifier:
 def test_logits_are_those_of_texts_read_one_by_one(load_model: Load, name: str) -> None:
     backbone = load_model(name)
     assert backbone.width is not None
-    model = made(backbone.encoder_to_tune(1, trained=True), backbone.width)
+    model = made(backbone.encoder_ends_to_tune(1, trained=True), backbone.width)
     tokens = backbone.tokenize(APART, 32, words=False)
 
-    def mean(row: int) -> Tensor:
-        length = int(np.diff(tokens.offsets)[row])
-        hidden: Tensor = model.mean.encoder(*batch(tokens, [row], backbone.pad, length))
-        vector = hidden[0].mean(0)
+    def scaled(vector: Tensor) -> Tensor:
         return vector / vector.square().mean().sqrt()
+
+    def read(row: int) -> list[Tensor]:
+        length = int(np.diff(tokens.offsets)[row])
+        ends: Tensor = model.encoder(*batch(tokens, [row], backbone.pad, length))
+        return [scaled(sum(map(scaled, end.chunk(2)), torch.zeros(()))) for end in ends[0]]
+
+    def matched(one: list[Tensor], other: list[Tensor]) -> Tensor:
+        pairs = []
+        for token in one:
+            weights = [torch.exp(token @ each / len(token) ** 0.5) for each in other]
+            match = sum(w * each for w, each in zip(weights, other, strict=True)) / sum(weights)
+            pairs.append(torch.cat([(token - match).abs(), token * match]))
+        return torch.stack(pairs).mean(0)
 
     with torch.inference_mode():
         found = model(*batch(tokens, [0, 1, 2, 3], backbone.pad, 32))
         for row, logits in enumerate(found):
-            u, v = mean(2 * row), mean(2 * row + 1)
-            slow = model.linear(torch.cat([u, v, (u - v).abs(), u * v]))
+            one, other = read(2 * row), read(2 * row + 1)
+            u, v = (scaled(torch.stack(text).mean(0)) for text in (one, other))
+            both = matched(one, other) + matched(other, one)
+            both *= MATCHED
+            slow = model.linear(torch.cat([u, v, (u - v).abs(), u * v, both]))
             torch.testing.assert_close(logits, slow, rtol=1e-4, atol=1e-4)
     assert found.shape == (2, 3)
     assert (found[0] - found[1]).abs().max() > 1e-4
+
+
+def test_hidden_states_stand_in_for_a_first_layer_that_is_not_shown(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = load_trained(make_model(tmp_path / "run", corpus, 0))
+    backbone = BackboneSpec(str(export(run, tmp_path / "export").path), 0.0).load()
+    ends = backbone.encoder_ends()
+    given = batch(backbone.tokenize(TEXTS, 16, words=False), [0, 1, 2], backbone.pad, 16)
+    shown = ends(*given).chunk(2, -1)
+    whole = inner(ends).forward
+    monkeypatch.setattr(
+        inner(ends),
+        "forward",
+        lambda input_ids, attention_mask, **_: whole(input_ids, attention_mask),
+    )
+    hidden = ends(*given).chunk(2, -1)
+    assert torch.equal(hidden[0], shown[1])
+    assert torch.equal(hidden[1], shown[1])
+    assert not torch.allclose(shown[0], shown[1])
 
 
 def test_the_encoder_is_the_pretrained_one_and_the_rest_follows_from_the_seed(
@@ -65,16 +99,16 @@ def test_the_encoder_is_the_pretrained_one_and_the_rest_follows_from_the_seed(
     theirs = BackboneSpec(str(export(load_trained(run), tmp_path / "export").path), 0.0).load()
     ids, mask, _ = batch(ours.tokenize(TEXTS, 16, words=False), [0, 1, 2], ours.pad, 16)
     for trained in (True, False):
-        models = [each.encoder_to_tune(3, trained=trained) for each in (ours, theirs)]
+        models = [each.encoder_ends_to_tune(3, trained=trained) for each in (ours, theirs)]
         assert all(each.training for each in models)
         one, other = (each.eval()(ids, mask, None)[mask] for each in models)
         assert torch.allclose(one, other, rtol=1e-4, atol=1e-4) == trained
-    again = ours.encoder_to_tune(3, trained=False).eval()(ids, mask, None)[mask]
-    different = ours.encoder_to_tune(4, trained=False).eval()(ids, mask, None)[mask]
+    again = ours.encoder_ends_to_tune(3, trained=False).eval()(ids, mask, None)[mask]
+    different = ours.encoder_ends_to_tune(4, trained=False).eval()(ids, mask, None)[mask]
     assert not torch.allclose(again, different)
     first, second = (made(torch.nn.Identity(), 4).linear for _ in range(2))
     draw = torch.Generator().manual_seed(key(5, "pairs"))
-    assert torch.equal(first.weight, torch.empty(3, 16).normal_(std=0.02, generator=draw))
+    assert torch.equal(first.weight, torch.empty(3, 24).normal_(std=0.02, generator=draw))
     assert torch.equal(first.weight, second.weight)
 
 

@@ -44,9 +44,9 @@ class Protocol(Section):
     """Maximum tokens in a sequence; a model's own limit applies if it is lower."""
     pairs: Annotated[Literal["joint", "apart", "by-width"], Later()] = "joint"
     """How two texts that have a label together are read: ``joint``, as one sequence with the
-    model's own classifier, or ``apart``, as a sequence each, with a linear layer on the means u and
-    v over their tokens, scaled to the same length, |u - v| and u * v (Conneau et al. 2017). Each
-    has `max_length` then. ``by-width`` is apart in models narrower than `NARROW`."""
+    model's own classifier, or ``apart``, as a sequence each, with a linear layer that compares
+    their means (Conneau et al. 2017) and matches their tokens (Parikh et al. 2016). Each has
+    `max_length` then. ``by-width`` is apart in models narrower than `NARROW`."""
     probe: Annotated[Probe | None, Later()] = None
     """Leave the encoder as it is, and predict from its vectors, by a linear model or the nearest
     neighbours. Of the other values, only `max_length` then counts, and `seeds` must be 1."""

@@ -93,7 +93,7 @@ def write_model(folder: Path, source: Path, weights: Path, description: Descript
     trained, before = load_file(weights), f"{WRAPPED}."
     if description.apart:
         save_weights(folder / PAIR_LAYER, _beginning(trained, "linear."), format="pt")
-        before = f"mean.encoder.{before}"
+        before = f"encoder.{before}"
     save_weights(folder / WEIGHTS, _beginning(trained, before), format="pt")
     write_json(folder / DESCRIPTION, description.model_dump(mode="json"))
     names = description.labels if description.outputs > 1 else (description.task.name,)

@@ -84,7 +84,7 @@ class Predictor:
     def class_name(self) -> str:
         """Name of the class of transformers that holds the model, or its encoder."""
         model = self.model
-        held = model.mean.encoder if isinstance(model, PairClassifier) else model
+        held = model.encoder if isinstance(model, PairClassifier) else model
         return type(inner(held)).__name__
 
     @property
@@ -163,7 +163,7 @@ def _pair_classifier(folder: Path, backbone: HuggingFaceBackbone) -> PairClassif
     Raises:
         InputError: its layer is missing or damaged.
     """
-    file, encoder = folder / PAIR_LAYER, backbone.encoder()
+    file, encoder = folder / PAIR_LAYER, backbone.encoder_ends()
     try:
         layer = load_file(file)
         model = PairClassifier(encoder, backbone.width or 0, len(layer["bias"]), 0.0, 0)

@@ -81,8 +81,15 @@ class Backbone(Protocol):
         """
         ...
 
-    def encoder_to_tune(self, seed: int, *, trained: bool) -> nn.Module:
-        """As `encoder`, in training mode; `trained` and `seed` mean the same as in `classifier`."""
+    def encoder_ends(self) -> nn.Module:
+        """As `encoder`, but [B, S, 2 * D]: what the first layer reads beside the hidden states.
+
+        An encoder that does not show what its first layer reads gives its hidden states twice.
+        """
+        ...
+
+    def encoder_ends_to_tune(self, seed: int, *, trained: bool) -> nn.Module:
+        """As `encoder_ends`, in training mode; `trained` and `seed` are those of `classifier`."""
         ...
 
     def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:

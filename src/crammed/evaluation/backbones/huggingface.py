@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ class HuggingFaceBackbone:
             model, _ = self._load("AutoModel")
         else:
             model = self._untrained("AutoModel", self._config, untrained)
-        return _Wrapped(model.eval(), "last_hidden_state")
+        return _Wrapped(model.eval(), _HIDDEN)
 
     def encoder_to_train(self, seed: int, dropout: float) -> nn.Module:
         """The encoder with this dropout, called like that of `encoder`, on the CPU.
@@ -129,11 +130,15 @@ class HuggingFaceBackbone:
             seed: decides weights that the folder does not have, such as a pooler's.
         """
         model, _ = self._load("AutoModel", seed, **dict.fromkeys(self.dropouts(), dropout))
-        return _Wrapped(model, "last_hidden_state")
+        return _Wrapped(model, _HIDDEN)
 
-    def encoder_to_tune(self, seed: int, *, trained: bool) -> nn.Module:
+    def encoder_ends(self) -> nn.Module:
+        model, _ = self._load("AutoModel")
+        return _Wrapped(model.eval(), _ends, output_hidden_states=True)
+
+    def encoder_ends_to_tune(self, seed: int, *, trained: bool) -> nn.Module:
         model = self._to_tune("AutoModel", self._config, seed, trained=trained)
-        return _Wrapped(model, "last_hidden_state")
+        return _Wrapped(model, _ends, output_hidden_states=True)
 
     def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:
         config = deepcopy(self._config)
@@ -301,22 +306,32 @@ WRAPPED = "model"
 """Begins the names of the weights of a classifier of transformers in one of `classifier`."""
 
 
-class _Wrapped(nn.Module):
-    """A transformers model with the call signature of ours, which returns one of its outputs."""
+_LOGITS, _HIDDEN = attrgetter("logits"), attrgetter("last_hidden_state")
 
-    def __init__(self, model: nn.Module, output: str = "logits") -> None:
+
+def _ends(outputs: Any) -> Tensor:
+    last = outputs.last_hidden_state
+    states = outputs.hidden_states or (last,)
+    return torch.cat([states[0], last], -1)
+
+
+class _Wrapped(nn.Module):
+    """A transformers model with the call signature of ours, which returns a part of its output."""
+
+    def __init__(
+        self, model: nn.Module, part: Callable[[Any], Tensor] = _LOGITS, **more: bool
+    ) -> None:
         super().__init__()
         self.model = model
-        self._output = output
+        self._part = part
+        self._more = more
 
     def forward(
         self, ids: Tensor, mask: Tensor | None = None, types: Tensor | None = None
     ) -> Tensor:
         given = torch.ones_like(ids) if mask is None else mask.long()
         extra = {} if types is None else {"token_type_ids": types}
-        outputs = self.model(input_ids=ids, attention_mask=given, **extra)
-        wanted: Tensor = getattr(outputs, self._output)
-        return wanted
+        return self._part(self.model(input_ids=ids, attention_mask=given, **extra, **self._more))
 
 
 def inner(model: nn.Module) -> Any:

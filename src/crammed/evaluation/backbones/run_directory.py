@@ -76,11 +76,15 @@ class RunBackbone:
     def encoder(self, untrained: int | None = None) -> nn.Module:
         if untrained is None:
             return _Encoder(self._final.masked_lm(torch.device("cpu")).encoder)
-        return self.encoder_to_tune(untrained, trained=False).eval()
+        model: Any = self.classifier(1, untrained, trained=False, every_token=False)
+        return _Encoder(model.encoder).eval()
 
-    def encoder_to_tune(self, seed: int, *, trained: bool) -> nn.Module:
+    def encoder_ends(self) -> nn.Module:
+        return _Ends(self._final.masked_lm(torch.device("cpu")).encoder)
+
+    def encoder_ends_to_tune(self, seed: int, *, trained: bool) -> nn.Module:
         model: Any = self.classifier(1, seed, trained=trained, every_token=False)
-        return _Encoder(model.encoder)
+        return _Ends(model.encoder)
 
     def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:
         kind = TokenClassifier if every_token else SequenceClassifier
@@ -114,3 +118,11 @@ class _Encoder(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         hidden: Tensor = self.encoder(ids, types=types, mask=mask)
         return hidden
+
+
+class _Ends(_Encoder):
+    """The same, with what the first layer reads before the hidden states of each token."""
+
+    def forward(self, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
+        prepared = self.encoder.prepare(self.encoder.tokens(ids), mask, types, ids)
+        return torch.cat([prepared[0], self.encoder.through_layers(*prepared)], -1)

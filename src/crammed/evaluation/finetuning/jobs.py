@@ -312,7 +312,7 @@ def _model(backbone: Backbone, job: FinetuneJob, protocol: Protocol) -> nn.Modul
         raise InputError(
             f"{backbone.name} does not say how wide it is: name a --protocol with pairs: joint"
         )
-    encoder = backbone.encoder_to_tune(job.seed, trained=job.trained)
+    encoder = backbone.encoder_ends_to_tune(job.seed, trained=job.trained)
     return PairClassifier(encoder, backbone.width, task.outputs, protocol.dropout, job.seed)
 
 
