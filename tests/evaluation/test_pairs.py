@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from crammed.data.corpus import Corpus
+from crammed.evaluation import suite
 from crammed.evaluation.backbones.huggingface import inner
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.finetuning.vectors import MATCHED, PairClassifier
-from crammed.evaluation.folder import read_outputs
+from crammed.evaluation.folder import outputs_file, read_outputs
 from crammed.evaluation.protocol import load_protocol
 from crammed.export.huggingface import export
 from crammed.keys import key
@@ -112,7 +113,9 @@ def test_the_encoder_is_the_pretrained_one_and_the_rest_follows_from_the_seed(
     assert torch.equal(first.weight, second.weight)
 
 
-def test_pairs_alone_are_read_apart(tmp_path: Path, ask: Ask) -> None:
+def test_pairs_alone_are_read_apart(
+    tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Labels say whether two texts are the same, which the means of small models show."""
     write_task(tmp_path, "cola", rows=60)
     draw = np.random.default_rng(0)
@@ -138,6 +141,12 @@ def test_pairs_alone_are_read_apart(tmp_path: Path, ask: Ask) -> None:
             read_outputs(tmp_path / pairs, "glue", task, 0)[task] for pairs in ("joint", "apart")
         )
         assert np.array_equal(one, other) == same
+    files = [outputs_file(tmp_path / "apart", "glue", t, 0, trained=True) for t in ("cola", "rte")]
+    before = [file.stat().st_mtime_ns for file in files]
+    monkeypatch.setattr(suite, "COMPARED", "means alone")  # as an earlier version did
+    evaluate(replace(asked, into=tmp_path / "apart"), SILENT)
+    again = [file.stat().st_mtime_ns > then for file, then in zip(files, before, strict=True)]
+    assert again == [False, True]
 
 
 def test_the_papers_protocol_is_what_it_was() -> None:

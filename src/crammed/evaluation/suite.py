@@ -24,6 +24,7 @@ from crammed.evaluation.finetuning.jobs import (
     usual_threads,
 )
 from crammed.evaluation.finetuning.task import FinetuneTask, SplitWriter
+from crammed.evaluation.finetuning.vectors import COMPARED
 from crammed.evaluation.folder import EvaluationFolder, outputs_file, submission_key
 from crammed.evaluation.folds import Fold, join, unfinished
 from crammed.evaluation.linear import linear_scores
@@ -255,7 +256,8 @@ class SuiteEvaluator:
         for file, rows in tests.items():
             of_test = {**about, "sha256": data.test_sha256[file]}
             self.folder.save_gold(suite.name, f"test-{file}", rows, of_test)
-        key = json_hash([about, self.max_length])
+        compared = [COMPARED] if apart and self.protocol.probe is None else []
+        key = json_hash([about, self.max_length, *compared])
         jobs, cut = self._jobs(suite, shared, key), dict(writer.cut)
         return _PreparedTask(task, data, key, jobs, cut, [*self._folds(data, shared, writer)])
 

@@ -15,6 +15,8 @@ from crammed.evaluation.finetuning.batches import EncodedSplit
 from crammed.keys import key
 from crammed.tasks.rows import Texts
 
+COMPARED = "means and matched tokens"
+"""How `PairClassifier` compares texts: an evaluation does not go on with outputs of another way."""
 MATCHED = 0.25
 """Scale of what tokens and their matches have in common. All of its elements point the same way, so
 at full size the layer learns from it first and, for entailment, too fast."""
