@@ -135,7 +135,7 @@ def model_folders(tmp_path_factory: pytest.TempPathFactory, corpus: Corpus) -> d
 
 @pytest.fixture(scope="session")
 def load_model(model_folders: dict[str, Path]) -> Load:
-    return lambda name: BackboneSpec(str(model_folders[name]), 0.1).load()
+    return lambda name: BackboneSpec(str(model_folders[name])).load()
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def load(path: File, device: str = "auto", *, trust_remote_code: bool = False) -
     Raises:
         InputError: there is no such model, or a part of it is missing or damaged.
     """
-    spec = BackboneSpec(str(path), 0.0, trust_remote_code)
+    spec = BackboneSpec(str(path), trust_remote_code)
     return Model(Path(path), spec, spec.load(), validated(ComputeConfig, {"device": device}))
 
 

@@ -252,7 +252,7 @@ def _evaluate(run: RunDir, tasks: list[_Tasks], device: Device, progress: Progre
     if not tasks:
         return
     protocol = run.config.finetune.at_width(run.config.model.width)
-    spec = BackboneSpec(str(run.path), protocol.dropout)
+    spec = BackboneSpec(str(run.path))
     backbone = spec.load()
     workers = run.config.compute.workers if device.torch.type == "cpu" else None
     with EvaluationFolder(run.evaluation, backbone, protocol) as folder:

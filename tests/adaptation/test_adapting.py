@@ -173,7 +173,7 @@ def test_a_run_says_everywhere_what_it_was_adapted_from(run: Path) -> None:
 
 
 def test_other_commands_take_the_run_for_its_exported_model(run: Path) -> None:
-    backbone = BackboneSpec(str(run), 0.1).load()
+    backbone = BackboneSpec(str(run)).load()
     assert backbone.name == "run"
     assert backbone.mask is not None
     backbone.masked_lm(torch.device("cpu"))  # it has a head now

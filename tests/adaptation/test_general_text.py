@@ -78,7 +78,7 @@ def test_forgetting_is_measured_on_the_old_text(
     found = result["adapted"]["old_text"]
     assert found["name"] == "old.jsonl"
     for key, folder in (("before", model), ("after", exported_model(run))):
-        backbone = BackboneSpec(str(folder), 0.0).load()
+        backbone = BackboneSpec(str(folder)).load()
         expected = heldout_score(backbone, old, torch.device("cpu"), 2000, 32)
         for name, value in found[key].items():
             assert value == pytest.approx(expected[name], abs=1e-5)

@@ -27,19 +27,19 @@ def test_the_digest_is_of_the_content_alone(tmp_path: Path, model_folders: dict[
     for name in ("bert", "crammed"):
         copy = shutil.copytree(model_folders[name], tmp_path / name)
         (copy / "README.md").write_text("words")
-        first = BackboneSpec(str(model_folders[name]), 0.1).load().sha256
-        assert BackboneSpec(str(copy), 0.1).load().sha256 == first
+        first = BackboneSpec(str(model_folders[name])).load().sha256
+        assert BackboneSpec(str(copy)).load().sha256 == first
         (file,) = copy.rglob("model.safetensors")
         weights = load_file(file)
         next(iter(weights.values())).add_(1.0)
         save_file(weights, file, metadata={"format": "pt"})
         if (file.parent / HASHES).exists():
             write_hashes(file.parent)
-        assert BackboneSpec(str(copy), 0.1).load().sha256 != first
+        assert BackboneSpec(str(copy)).load().sha256 != first
 
 
 def test_a_spec_travels_to_other_processes(model_folders: dict[str, Path]) -> None:
-    spec = BackboneSpec(str(model_folders["bert"]), 0.1)
+    spec = BackboneSpec(str(model_folders["bert"]))
     again = pickle.loads(pickle.dumps(spec))
     assert again == spec
     assert again.load().sha256 == spec.load().sha256
@@ -48,7 +48,7 @@ def test_a_spec_travels_to_other_processes(model_folders: dict[str, Path]) -> No
 def test_nothing_is_written_on_the_terminal(
     model_folders: dict[str, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    encoder = BackboneSpec(str(model_folders["bert"]), 0.1).load()
+    encoder = BackboneSpec(str(model_folders["bert"])).load()
     encoder.classifier(3, 0, trained=True, every_token=False)
     encoder.masked_lm(torch.device("cpu"))
     encoder.plain_ids("the red fox " * 500)
@@ -116,7 +116,7 @@ def bert(tmp_path: Path, model_folders: dict[str, Path]) -> Path:
 def refused(folder: Path, words: str) -> None:
     """Check that the folder is refused in one line with these words."""
     with pytest.raises(InputError, match=words) as caught:
-        BackboneSpec(str(folder), 0.1).load()
+        BackboneSpec(str(folder)).load()
     assert "\n" not in str(caught.value)
 
 
@@ -164,7 +164,7 @@ def test_hostile_files_of_a_folder_are_read_or_refused(bert: Path, name: str) ->
     for content in hostile((bert / name).read_bytes()):
         (bert / name).write_bytes(content)
         try:
-            BackboneSpec(str(bert), 0.1).load()
+            BackboneSpec(str(bert)).load()
         except InputError as error:
             one_line += "\n" not in str(error)
     assert one_line >= 5
@@ -192,7 +192,7 @@ def test_ids_of_a_frame_have_embeddings(
     (run / "final" / "hashes.json").unlink()
     change(run / "final" / "config.json", {"schema": 1})
     with pytest.raises(InputError, match=r"tokenizer.json is not a readable tokenizer"):
-        BackboneSpec(str(run), 0.1).load()
+        BackboneSpec(str(run)).load()
 
 
 def test_ids_of_another_models_frame_have_embeddings(bert: Path, monkeypatch: Any) -> None:
@@ -208,7 +208,7 @@ def test_ids_of_another_models_frame_have_embeddings(bert: Path, monkeypatch: An
 
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", load)
     with pytest.raises(InputError, match="frames sentences in the id 1,000,000,000"):
-        BackboneSpec(str(bert), 0.1).load()
+        BackboneSpec(str(bert)).load()
 
 
 class PanicException(BaseException):
@@ -226,18 +226,18 @@ def test_a_damaged_table_of_a_normalizer_is_one_line(bert: Path, charsmap: str) 
     normalizer = {"type": "Precompiled", "precompiled_charsmap": charsmap}
     change(bert / "tokenizer.json", {"normalizer": normalizer})
     with suppress(InputError):  # nothing else, and no panic; some tables do nothing
-        BackboneSpec(str(bert), 0.1).load().tokenize([("é ﬁ \u0301 text",)], 16, words=False)
+        BackboneSpec(str(bert)).load().tokenize([("é ﬁ \u0301 text",)], 16, words=False)
 
 
 def test_models_that_are_nowhere_are_said_to_be(
     tmp_path: Path, model_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InputError, match=r"no such run directory or Hugging Face folder: .*/none"):
-        BackboneSpec(str(tmp_path / "none"), 0.1).load()
+        BackboneSpec(str(tmp_path / "none")).load()
     with pytest.raises(InputError, match=r"no such model: some/model is not a folder.*hub"):
-        BackboneSpec("some/model", 0.1).load()
+        BackboneSpec("some/model").load()
     with pytest.raises(InputError, match="type the run directory"):
-        BackboneSpec(str(model_folders["crammed"] / "final"), 0.1).load()
+        BackboneSpec(str(model_folders["crammed"] / "final")).load()
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(InputError, match=r"pip install 'crammed\[hf\]'"):
-        BackboneSpec(str(model_folders["bert"]), 0.1).load()
+        BackboneSpec(str(model_folders["bert"])).load()

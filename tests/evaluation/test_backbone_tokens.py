@@ -86,7 +86,7 @@ def test_words_become_the_tokens_of_their_sentence(load_model: Load, name: str) 
 def test_a_tokenizer_without_first_and_last_tokens_works(tmp_path: Path) -> None:
     folder = save_model(tmp_path / "bert", "bert")
     save_tokenizer(folder, word_pieces(framed=False), model_max_length=40)
-    encoder = BackboneSpec(str(folder), 0.1).load()
+    encoder = BackboneSpec(str(folder)).load()
     tokens = encoder.tokenize([("the red fox",), ("",)], 32, words=False)
     assert not {CLS, SEP} & set(tokens.ids.tolist())
     assert (
@@ -115,7 +115,7 @@ def test_tokenizers_written_in_python_give_the_same_as_transformers(tmp_path: Pa
         mask_token_id=names.index("<mask>"),
     )
     AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
-    encoder = BackboneSpec(str(folder), 0.1).load()
+    encoder = BackboneSpec(str(folder)).load()
     rows = [("L A G V S E R",), ("L A G V S E R", "T I D P"), ("K",)]
     tokens = encoder.tokenize(rows, 8, words=False)
     for n, texts in enumerate(rows):

@@ -103,7 +103,7 @@ def test_drawing_a_classifier_leaves_the_random_state_alone(load_model: Load) ->
 
 def test_a_classifier_that_the_folder_brings_is_not_taken(tmp_path: Path) -> None:
     folder = save_model(tmp_path / "bert", "bert", "AutoModelForSequenceClassification")
-    encoder = BackboneSpec(str(folder), 0.1).load()
+    encoder = BackboneSpec(str(folder)).load()
     own = encoder.classifier(2, 0, trained=True, every_token=False)
     fresh = encoder.classifier(2, 0, trained=False, every_token=False)
     assert torch.equal(
@@ -115,14 +115,18 @@ def test_a_classifier_that_the_folder_brings_is_not_taken(tmp_path: Path) -> Non
     )
 
 
-def test_dropout_is_the_protocols_for_runs_and_the_configurations_elsewhere(
-    model_folders: dict[str, Path],
+@pytest.mark.parametrize("name", [*RECIPES, *FAMILIES])
+def test_dropout_is_what_is_asked_for_whatever_the_configuration_says(
+    load_model: Load, name: str
 ) -> None:
-    for name, expected in (("crammed", 0.3), ("bert", 0.1)):
-        encoder = BackboneSpec(str(model_folders[name]), 0.3).load()
-        model = encoder.classifier(2, 0, trained=True, every_token=False)
-        shares = {m.p for m in model.modules() if isinstance(m, nn.Dropout)} - {0.0}
-        assert shares == {expected}
+    encoder = load_model(name)
+    for dropout in (0.3, 0.0):
+        model = encoder.classifier(2, 0, trained=True, every_token=False, dropout=dropout)
+        ends = encoder.encoder_ends_to_tune(0, trained=False, dropout=dropout)
+        for each in (model, ends):
+            shares = {m.p for m in each.modules() if isinstance(m, nn.Dropout)}
+            assert dropout in shares
+            assert shares <= {0.0, dropout}
 
 
 @pytest.mark.parametrize("name", [*RECIPES, *FAMILIES])
@@ -152,7 +156,7 @@ def test_the_masked_lm_decodes_chosen_positions_and_ignores_padding(
 
 
 def test_a_model_without_its_pretraining_head_can_be_fine_tuned_only(tmp_path: Path) -> None:
-    encoder = BackboneSpec(str(save_model(tmp_path / "bert", "bert", "AutoModel")), 0.1).load()
+    encoder = BackboneSpec(str(save_model(tmp_path / "bert", "bert", "AutoModel"))).load()
     assert encoder.classifier(2, 0, trained=True, every_token=True)
     with pytest.raises(InputError, match=r"bert has no masked-language-model head.*lack cls\."):
         encoder.masked_lm(torch.device("cpu"))
@@ -164,8 +168,8 @@ def test_the_exported_model_is_the_run(tmp_path: Path, corpus: Corpus) -> None:
         final = untrained(corpus.tokenizer, tiny(recipe).model)
         final.save(tmp_path / recipe / "final")
         done = export(final, tmp_path / recipe / "export")
-        ours = BackboneSpec(str(tmp_path / recipe), 0.1).load()
-        theirs = BackboneSpec(str(done.path), 0.1, trust_remote_code=done.format == "custom").load()
+        ours = BackboneSpec(str(tmp_path / recipe)).load()
+        theirs = BackboneSpec(str(done.path), trust_remote_code=done.format == "custom").load()
         model = final.config
         # ModernBERT has a bias after attention where it has those of queries, keys and values.
         added = model.layers * model.width if model.qkv_bias > model.linear_bias else 0
@@ -197,11 +201,11 @@ def test_token_classifiers_are_those_of_the_exported_class(
     final.save(tmp_path / "final")
     done = export(final, tmp_path / "export")
     theirs = (
-        BackboneSpec(str(done.path), 0.1, trust_remote_code=True)
+        BackboneSpec(str(done.path), trust_remote_code=True)
         .load()
         .classifier(3, 0, trained=True, every_token=True)
     )
-    ours = BackboneSpec(str(tmp_path), 0.0).load().classifier(3, 0, trained=True, every_token=True)
+    ours = BackboneSpec(str(tmp_path)).load().classifier(3, 0, trained=True, every_token=True)
     assert isinstance(ours, TokenClassifier)
     head = theirs.get_submodule("model.classifier")
     assert isinstance(head, nn.Linear)

@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bert(folder: Path) -> Backbone:
-    return BackboneSpec(str(folder), 0.1).load()
+    return BackboneSpec(str(folder)).load()
 
 
 def by_definition(folder: Path, sentence: str) -> float:

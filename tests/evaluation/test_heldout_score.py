@@ -184,23 +184,23 @@ def test_any_encoder_is_scored_by_the_protocol(tmp_path: Path, corpus: Corpus) -
     exported = export(final, tmp_path / "export").path
     file = write_jsonl(tmp_path / "held.jsonl", documents(40, seed=5))
     cpu = torch.device("cpu")
-    run = heldout_score(BackboneSpec(str(tmp_path / "run"), 0.1).load(), file, cpu, 20)
+    run = heldout_score(BackboneSpec(str(tmp_path / "run")).load(), file, cpu, 20)
     assert (run["rows"], run["length"]) == (20, 32)  # as much as the model takes
     rows = heldout_rows(final.tokenizer, file, 20, 32)
     direct = heldout_loss(final.masked_lm(cpu), rows, MASK, cpu)
     assert {key: run[key] for key in direct} == direct
-    other = heldout_score(BackboneSpec(str(exported), 0.1).load(), file, cpu, 20)
+    other = heldout_score(BackboneSpec(str(exported)).load(), file, cpu, 20)
     by_position = "by_position@0.15"
     assert other.pop(by_position) == pytest.approx(run.pop(by_position), rel=1e-4)
     assert other == pytest.approx(run, rel=1e-4)
     assert "document_loss@0.25" in run
-    roberta = BackboneSpec(str(save_model(tmp_path / "roberta", "roberta")), 0.1).load()
+    roberta = BackboneSpec(str(save_model(tmp_path / "roberta", "roberta"))).load()
     assert roberta.sep == 2
     theirs = heldout_score(roberta, file, cpu, 20, 16)
     per_character = theirs["loss@0.15"] * theirs["tokens_per_character"] / math.log(2)
     assert theirs["bits_per_character@0.15"] == pytest.approx(per_character)
     with pytest.raises(InputError, match="sequences of 33 tokens are too long for run"):
-        heldout_score(BackboneSpec(str(tmp_path / "run"), 0.1).load(), file, cpu, 20, 33)
+        heldout_score(BackboneSpec(str(tmp_path / "run")).load(), file, cpu, 20, 33)
 
 
 def test_the_loss_of_each_source_is_that_of_its_own_tokens(tmp_path: Path, corpus: Corpus) -> None:

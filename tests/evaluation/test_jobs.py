@@ -31,7 +31,7 @@ from crammed.evaluation.finetuning.task import FinetuneTask, TokenizedSplit
 from crammed.terminal.progress import SILENT, Progress
 
 SETUP = FinetuneSetup(
-    BackboneSpec("none", 0.1), Protocol(), Numerics(torch.device("cpu"), torch.float32, False)
+    BackboneSpec("none"), Protocol(), Numerics(torch.device("cpu"), torch.float32, False)
 )
 
 

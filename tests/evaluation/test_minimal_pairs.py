@@ -49,7 +49,7 @@ def test_pairs_are_scored_as_those_of_blimp(tmp_path: Path, ask: Ask, suite: Pat
     done = evaluate(ask(suite=str(suite)), SILENT)
     score = done["suites"]["mine"]["tasks"]["agreement"]
     request = ask()
-    backbone = BackboneSpec(request.model, 0.1).load()
+    backbone = BackboneSpec(request.model).load()
     same = blimp_score(backbone, tmp_path / "agreement", torch.device("cpu"))
     assert score["median"] == pytest.approx(same["blimp"])
     assert score["groups"] == pytest.approx(same["paradigm"])

@@ -76,7 +76,7 @@ def test_hidden_states_stand_in_for_a_first_layer_that_is_not_shown(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = load_trained(make_model(tmp_path / "run", corpus, 0))
-    backbone = BackboneSpec(str(export(run, tmp_path / "export").path), 0.0).load()
+    backbone = BackboneSpec(str(export(run, tmp_path / "export").path)).load()
     ends = backbone.encoder_ends()
     given = batch(backbone.tokenize(TEXTS, 16, words=False), [0, 1, 2], backbone.pad, 16)
     shown = ends(*given).chunk(2, -1)
@@ -96,8 +96,8 @@ def test_the_encoder_is_the_pretrained_one_and_the_rest_follows_from_the_seed(
     tmp_path: Path, corpus: Corpus
 ) -> None:
     run = make_model(tmp_path / "run", corpus, 0)
-    ours = BackboneSpec(str(run), 0.0).load()
-    theirs = BackboneSpec(str(export(load_trained(run), tmp_path / "export").path), 0.0).load()
+    ours = BackboneSpec(str(run)).load()
+    theirs = BackboneSpec(str(export(load_trained(run), tmp_path / "export").path)).load()
     ids, mask, _ = batch(ours.tokenize(TEXTS, 16, words=False), [0, 1, 2], ours.pad, 16)
     for trained in (True, False):
         models = [each.encoder_ends_to_tune(3, trained=trained) for each in (ours, theirs)]

@@ -147,7 +147,7 @@ def test_the_untrained_encoder_has_other_weights_for_each_seed(tmp_path: Path, a
     ids = torch.arange(5, 15)[None]
     mask = torch.ones_like(ids, dtype=torch.bool)
     for spec in (ask().model, str(save_model(tmp_path / "bert", "bert"))):
-        backbone = BackboneSpec(spec, 0.1).load()
+        backbone = BackboneSpec(spec).load()
         encoders = [backbone.encoder(seed) for seed in (None, 0, 0, 1)]
         with torch.inference_mode():
             own, one, same, other = (encoder(ids, mask, None) for encoder in encoders)

@@ -24,10 +24,17 @@ from crammed.evaluation.backbones.spec import local_digest
 from crammed.evaluation.comparison import compare_models
 from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.finetuning.jobs import Failures, FinetuneJob, FinetuneSetup, run_jobs
-from crammed.evaluation.folder import EvaluationFolder, default_folder, read_outputs, scores_folder
+from crammed.evaluation.folder import (
+    EvaluationFolder,
+    default_folder,
+    outputs_file,
+    read_outputs,
+    scores_folder,
+)
 from crammed.evaluation.linear import linear_scores
 from crammed.evaluation.protocol import load_protocol
 from crammed.evaluation.scores.table import score_tables
+from crammed.export.native import finetune_dropout
 from crammed.files.writing import read_json, write_json
 from crammed.rules.recipe import load_config
 from crammed.tasks.read import read_task
@@ -387,13 +394,32 @@ def test_narrow_models_learn_faster_where_the_protocol_says_so(tmp_path: Path, a
     assert load_protocol("cramming").at_width(1024).lr == 4e-5
 
 
-def test_narrow_models_of_the_default_recipe_read_two_texts_apart() -> None:
+def test_narrow_models_of_the_default_recipe_read_two_texts_apart_and_have_no_dropout() -> None:
     own = load_config("crammed").finetune
     widths = (64, 255, 256, 768, None)
     assert [own.at_width(width).pairs for width in widths] == ["apart"] * 2 + ["joint"] * 3
+    assert [own.at_width(width).dropout for width in widths] == [0.0] * 2 + [0.1] * 3
+    assert [finetune_dropout(width) for width in widths if width] == [0.0] * 2 + [0.1] * 2
     assert own.at_width(64).hyperparameters()["pairs"] == "apart"
+    assert own.at_width(64).hyperparameters()["dropout"] == 0.0
+    assert load_config("crammed-2022").finetune.at_width(64).dropout == 0.1
     assert load_config("crammed-2022").finetune.at_width(64).pairs == "joint"
     assert load_protocol("small").at_width(768).pairs == "apart"  # named, so for all alike
+
+
+def test_a_model_is_fine_tuned_again_if_an_earlier_version_left_it_another_dropout(
+    tmp_path: Path, ask: Ask, model_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_task(tmp_path, "cola", rows=40)
+    asked = ask(model=str(model_folders["bert"]), protocol="cramming", seeds=1, untrained=False)
+    folder = Path(evaluate(asked, SILENT)["folder"])
+    file = outputs_file(folder, "glue", "cola", 0, trained=True)
+    first = file.stat().st_mtime_ns
+    evaluate(asked, SILENT)
+    assert file.stat().st_mtime_ns == first
+    monkeypatch.setattr(suite, "DROPOUT", "its own")  # as an earlier version did
+    evaluate(asked, SILENT)
+    assert file.stat().st_mtime_ns > first
 
 
 def test_two_models_are_compared_pair_by_pair(tmp_path: Path, ask: Ask, corpus: Corpus) -> None:

@@ -198,7 +198,7 @@ def test_a_model_of_transformers_with_a_pipe_does_not_hang(
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
     with pytest.raises(InputError, match=f"{name} is not an ordinary file"):
-        BackboneSpec(str(folder), 0.1).load()
+        BackboneSpec(str(folder)).load()
 
 
 def test_the_folder_of_an_evaluation_is_no_link(model: Path, precious: Path) -> None:

@@ -70,7 +70,7 @@ class Original:
             InputError: there is none, its kind fills no masks, its tokenizer has no mask, or the
                 result of the run is damaged.
         """
-        name, folder = BackboneSpec(spec, 0.0).files()
+        name, folder = BackboneSpec(spec).files()
         model_files(folder)  # refuses what must not be opened
         ours = comes_with_our_code(folder)
         _refuse_other_kinds(name, folder, trust=ours)
@@ -119,7 +119,9 @@ class Original:
     @cached_property
     def exact(self) -> ModelConfig | None:
         """Our configuration of it; None if our engine does not compute what it computes."""
-        if len(set(self.backbone.dropouts().values())) > 1:  # and which is where, we do not know
+        if (
+            len(set(self.backbone.encoder_dropouts().values())) > 1
+        ):  # and which is where, we do not know
             return None
         return same_architecture(self.backbone.masked_lm_to_train(0, None)[0])
 
@@ -128,7 +130,7 @@ class Original:
         """Its configuration in ours, or what the run counts its cost with, by dotted key."""
         backbone = self.backbone
         if self.exact is None:
-            dropout = max(backbone.dropouts().values(), default=0.0)
+            dropout = max(backbone.encoder_dropouts().values(), default=0.0)
             values = outline(backbone.outline(), backbone.config, backbone.max_length, dropout)
         else:
             exact = self.exact.model_dump(mode="json").items()
@@ -239,7 +241,7 @@ class Original:
         if isinstance(model, MaskedLM):
             give_back(model, config.model, trained := self.model(config))
         theirs = trained.model
-        for name, value in self.backbone.dropouts().items():
+        for name, value in self.backbone.encoder_dropouts().items():
             setattr(theirs.config, name, value)
         with new_folder(out) as folder:
             with loading(self.name, "model"):

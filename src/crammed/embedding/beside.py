@@ -112,7 +112,7 @@ class Beside:
             InputError: there is no such model, or its vectors are made in a way that is unknown
                 here.
         """
-        name, folder = BackboneSpec(spec, 0.0).files()
+        name, folder = BackboneSpec(spec).files()
         trust = trust_remote_code or comes_with_our_code(folder)
         pooling = pooling_of(folder)
         backbone = HuggingFaceBackbone(name, folder, trust_remote_code=trust)

@@ -67,7 +67,7 @@ def make(
     check_vacant(out, "--out")
     import_extra("transformers", "hf", "crammed embed")
     rated = None if pairs is None else read_pairs(pairs)
-    name, source = BackboneSpec(model, 0.0).files()
+    name, source = BackboneSpec(model).files()
     trust = trust_remote_code or comes_with_our_code(source)
     backbone = HuggingFaceBackbone(name, source, trust_remote_code=trust)
     if backbone.width is None:

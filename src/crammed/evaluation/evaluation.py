@@ -86,7 +86,7 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
     """
     suite = _suite_of(request)
     protocol = protocol_for(request.model, request.protocol, request.seeds)
-    spec = BackboneSpec(request.model, protocol.dropout, request.trust_remote_code)
+    spec = BackboneSpec(request.model, request.trust_remote_code)
     backbone = spec.load()
     protocol = protocol.at_width(backbone.width)
     device = choose_device(request.compute)

@@ -44,6 +44,10 @@ from crammed.terminal.progress import Progress
 Scores = dict[str, Any]
 
 
+DROPOUT = "the protocol's"
+"""Whose dropout models are fine-tuned with: see `COMPARED`."""
+
+
 @dataclass(frozen=True)
 class _PreparedTask:
     """A task that has been read and tokenized.
@@ -256,10 +260,16 @@ class SuiteEvaluator:
         for file, rows in tests.items():
             of_test = {**about, "sha256": data.test_sha256[file]}
             self.folder.save_gold(suite.name, f"test-{file}", rows, of_test)
-        compared = [COMPARED] if apart and self.protocol.probe is None else []
-        key = json_hash([about, self.max_length, *compared])
+        key = json_hash([about, self.max_length, *self._differently(apart)])
         jobs, cut = self._jobs(suite, shared, key), dict(writer.cut)
         return _PreparedTask(task, data, key, jobs, cut, [*self._folds(data, shared, writer)])
+
+    def _differently(self, apart: bool) -> list[str]:
+        """In what a task is fine-tuned otherwise than by earlier versions, to which it is new."""
+        if self.protocol.probe is not None:
+            return []
+        own = set(self.backbone.dropouts().values())
+        return [COMPARED] * apart + [DROPOUT] * (not own <= {self.protocol.dropout})
 
     def _folds(self, data: TaskData, whole: FinetuneTask, writer: SplitWriter) -> Iterator[Fold]:
         """Tokenize the parts of a task that is cross-validated."""

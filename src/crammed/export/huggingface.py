@@ -158,7 +158,8 @@ def initial_pooler(config: ModelConfig) -> dict[str, Tensor]:
 
 def _custom_config(final: TrainedModel) -> dict[str, Any]:
     """Everything that the encoder may read from a `ModelConfig`: its fields and its properties."""
-    fields = final.config.with_dropout(native.FINETUNE_DROPOUT).complete()
+    dropout = native.finetune_dropout(final.config.width)
+    fields = final.config.with_dropout(dropout).complete()
     del fields["max_length"]
     derived = [name for name, kind in vars(ModelConfig).items() if isinstance(kind, property)]
     return {

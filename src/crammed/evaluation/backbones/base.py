@@ -63,6 +63,10 @@ class Backbone(Protocol):
         """
         ...
 
+    def dropouts(self) -> dict[str, float]:
+        """The dropouts, by name, that fine-tuning replaces with the protocol's."""
+        ...
+
     def plain_ids(self, text: str) -> Sequence[int]:
         """Token ids of a text of any length, without special tokens."""
         ...
@@ -88,11 +92,13 @@ class Backbone(Protocol):
         """
         ...
 
-    def encoder_ends_to_tune(self, seed: int, *, trained: bool) -> nn.Module:
-        """As `encoder_ends`, in training mode; `trained` and `seed` are those of `classifier`."""
+    def encoder_ends_to_tune(self, seed: int, *, trained: bool, dropout: float = 0.0) -> nn.Module:
+        """As `encoder_ends`, in training mode; the arguments are those of `classifier`."""
         ...
 
-    def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:
+    def classifier(
+        self, outputs: int, seed: int, *, trained: bool, every_token: bool, dropout: float = 0.0
+    ) -> nn.Module:
         """A new model for fine-tuning, on the CPU, in training mode: (ids, mask, types) -> logits.
 
         ids [B, S] int64; mask [B, S] bool, False at the padding on the right; types [B, S] int64
@@ -101,6 +107,7 @@ class Backbone(Protocol):
 
         Args:
             trained: use the pretrained weights below the head; otherwise all weights are random.
+            dropout: everywhere in the model, in place of what its configuration says.
 
         Raises:
             InputError: the model's library has no such classifier for this architecture.

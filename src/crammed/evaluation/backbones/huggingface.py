@@ -30,8 +30,8 @@ from crammed.tasks.rows import Texts
 _UNLIMITED = 10**6
 """Tokenizers without a length limit report a number far above this."""
 _DEFAULT_LENGTH = 512
-_DROPOUT = re.compile(r"(?!.*(classif|qa_)).*dropout(_prob)?")
-"""Keys of dropout in an encoder, not in the heads of tasks."""
+_DROPOUT, _OF_HEADS = re.compile(r".*dropout(_prob)?"), re.compile("classif|qa_")
+"""Keys of dropout, and what tells those in the heads of tasks from those in the encoder."""
 
 
 class HuggingFaceBackbone:
@@ -129,25 +129,27 @@ class HuggingFaceBackbone:
         Args:
             seed: decides weights that the folder does not have, such as a pooler's.
         """
-        model, _ = self._load("AutoModel", seed, **dict.fromkeys(self.dropouts(), dropout))
+        model, _ = self._load("AutoModel", seed, **dict.fromkeys(self.encoder_dropouts(), dropout))
         return _Wrapped(model, _HIDDEN)
 
     def encoder_ends(self) -> nn.Module:
         model, _ = self._load("AutoModel")
         return _Wrapped(model.eval(), _ends, output_hidden_states=True)
 
-    def encoder_ends_to_tune(self, seed: int, *, trained: bool) -> nn.Module:
-        model = self._to_tune("AutoModel", self._config, seed, trained=trained)
+    def encoder_ends_to_tune(self, seed: int, *, trained: bool, dropout: float = 0.0) -> nn.Module:
+        model = self._to_tune("AutoModel", seed, trained, dropout)
         return _Wrapped(model, _ends, output_hidden_states=True)
 
-    def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:
-        config = deepcopy(self._config)
-        config.num_labels = outputs
+    def classifier(
+        self, outputs: int, seed: int, *, trained: bool, every_token: bool, dropout: float = 0.0
+    ) -> nn.Module:
         kind = _classifier_class(every_token)
-        return _Wrapped(self._to_tune(kind, config, seed, trained=trained))
+        return _Wrapped(self._to_tune(kind, seed, trained, dropout, num_labels=outputs))
 
-    def _to_tune(self, kind: str, config: Any, seed: int, *, trained: bool) -> Any:
+    def _to_tune(self, kind: str, seed: int, trained: bool, dropout: float, **settings: int) -> Any:
         """A model of this class in training mode, as of `classifier`."""
+        config = deepcopy(self._config)
+        config.update({**dict.fromkeys(self.dropouts(), dropout), **settings})
         model = self._untrained(kind, config, seed)
         if trained:
             if kind not in self._kept:
@@ -189,9 +191,12 @@ class HuggingFaceBackbone:
         return self._config
 
     def dropouts(self) -> dict[str, float]:
-        """The keys of the configuration that are dropout in the encoder, with their values."""
         values = self._config.to_dict().items()
         return {k: v for k, v in values if _DROPOUT.fullmatch(k) and isinstance(v, int | float)}
+
+    def encoder_dropouts(self) -> dict[str, float]:
+        """The keys of the configuration that are dropout in the encoder, with their values."""
+        return {k: v for k, v in self.dropouts().items() if not _OF_HEADS.search(k)}
 
     def masked_lm_to_train(
         self, seed: int, dropout: float | None
@@ -202,7 +207,7 @@ class HuggingFaceBackbone:
             seed: decides those, which are random.
             dropout: in place of every dropout of the encoder; None keeps its own.
         """
-        more = {} if dropout is None else dict.fromkeys(self.dropouts(), dropout)
+        more = {} if dropout is None else dict.fromkeys(self.encoder_dropouts(), dropout)
         model, lost = self._load("AutoModelForMaskedLM", seed, **more)
         return HuggingFaceMaskedLM(model), lost
 

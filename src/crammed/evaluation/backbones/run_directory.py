@@ -32,10 +32,9 @@ class RunBackbone:
 
     Args:
         run: its run directory.
-        dropout: for fine-tuning; it may differ from the dropout in pretraining.
     """
 
-    def __init__(self, run: Path, dropout: float) -> None:
+    def __init__(self, run: Path) -> None:
         final = load_trained(run)
         specials = Specials.of(final.tokenizer)
         self.name = run.resolve().name
@@ -52,7 +51,6 @@ class RunBackbone:
         self._unknown = specials.names(final.tokenizer)["unk"]
         self.tokenizer = final.tokenizer
         self._final = final
-        self._config = final.config.with_dropout(dropout)
 
     def tokenize(self, texts: Sequence[Texts], max_length: int, *, words: bool) -> Tokenized:
         check_length(max_length, self)
@@ -60,11 +58,14 @@ class RunBackbone:
             self.tokenizer,
             texts,
             max_length,
-            types=self._config.token_types > 1,
+            types=self._final.config.token_types > 1,
             words=words,
             filler=self.pad,
             unknown=self._unknown,
         )
+
+    def dropouts(self) -> dict[str, float]:
+        return {}  # evaluation has always given runs the protocol's
 
     def plain_ids(self, text: str) -> Sequence[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
@@ -82,15 +83,18 @@ class RunBackbone:
     def encoder_ends(self) -> nn.Module:
         return _Ends(self._final.masked_lm(torch.device("cpu")).encoder)
 
-    def encoder_ends_to_tune(self, seed: int, *, trained: bool) -> nn.Module:
-        model: Any = self.classifier(1, seed, trained=trained, every_token=False)
+    def encoder_ends_to_tune(self, seed: int, *, trained: bool, dropout: float = 0.0) -> nn.Module:
+        model: Any = self.classifier(1, seed, trained=trained, every_token=False, dropout=dropout)
         return _Ends(model.encoder)
 
-    def classifier(self, outputs: int, seed: int, *, trained: bool, every_token: bool) -> nn.Module:
+    def classifier(
+        self, outputs: int, seed: int, *, trained: bool, every_token: bool, dropout: float = 0.0
+    ) -> nn.Module:
+        config = self._final.config.with_dropout(dropout)
         kind = TokenClassifier if every_token else SequenceClassifier
         with torch.random.fork_rng(devices=[]):  # weights drawn here are replaced below
-            model = kind(self._config, self._final.vocab_size, outputs)
-        initialise(model, self._config.init_std, torch.Generator().manual_seed(seed))
+            model = kind(config, self._final.vocab_size, outputs)
+        initialise(model, config.init_std, torch.Generator().manual_seed(seed))
         if trained:
             own = model.state_dict().keys()
             shared = {name: w for name, w in self._final.weights.items() if name in own}
@@ -104,7 +108,7 @@ class RunBackbone:
     def untrained_masked_lm(self, device: torch.device) -> SparseMaskedLM:
         with torch.random.fork_rng(devices=[]):  # weights drawn here are replaced below
             model = MaskedLM(self._final.config, self._final.vocab_size)
-        initialise(model, self._config.init_std, torch.Generator().manual_seed(0))
+        initialise(model, self._final.config.init_std, torch.Generator().manual_seed(0))
         return model.to(device).eval()
 
 

@@ -20,12 +20,10 @@ class BackboneSpec:
 
     Attributes:
         spec: a run directory, a Hugging Face folder, or a name on the hub.
-        dropout: for our own runs; Hugging Face models use the values in their configuration.
         trust_remote_code: whether Python code that comes with a model may run.
     """
 
     spec: str
-    dropout: float
     trust_remote_code: bool = False
 
     def load(self) -> Backbone:
@@ -37,7 +35,7 @@ class BackboneSpec:
         """
         path = Path(self.spec).expanduser()
         if has_trained_model(path) and not is_adapted(path):
-            return RunBackbone(path, self.dropout)
+            return RunBackbone(path)
         return HuggingFaceBackbone(*self.files(), trust_remote_code=self.trust_remote_code)
 
     def files(self) -> tuple[str, Path]:

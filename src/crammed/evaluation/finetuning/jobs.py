@@ -304,16 +304,20 @@ def _model(backbone: Backbone, job: FinetuneJob, protocol: Protocol) -> nn.Modul
     """
     task = job.task
     if not task.apart:
-        every_token = task.kind == "tokens"
         return backbone.classifier(
-            task.outputs, job.seed, trained=job.trained, every_token=every_token
+            task.outputs,
+            job.seed,
+            trained=job.trained,
+            every_token=task.kind == "tokens",
+            dropout=protocol.dropout,
         )
     if backbone.width is None:
         raise InputError(
             f"{backbone.name} does not say how wide it is: name a --protocol with pairs: joint"
         )
-    encoder = backbone.encoder_ends_to_tune(job.seed, trained=job.trained)
-    return PairClassifier(encoder, backbone.width, task.outputs, protocol.dropout, job.seed)
+    dropout = protocol.dropout
+    encoder = backbone.encoder_ends_to_tune(job.seed, trained=job.trained, dropout=dropout)
+    return PairClassifier(encoder, backbone.width, task.outputs, dropout, job.seed)
 
 
 def _probed(
