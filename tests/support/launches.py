@@ -1,7 +1,4 @@
-"""Counts what would be launched on a GPU, from operators on the CPU.
-
-`tools/paper` counts real steps, in a process of its own that stands in for CUDA.
-"""
+"""Counts what would be launched on a GPU, from operators on the CPU."""
 
 from __future__ import annotations
 
