@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import layout
-from crammed.quantity import quantity
+from crammed.quantity import counted, quantity
 from layout import filled, found, row_of, table, tabled, there, unrepeated, welch, wrapped
 
 TERABYTE = 1e12  # bytes
@@ -29,9 +29,8 @@ def _benchmark(name: str) -> dict[str, Any]:
     return found(layout.BENCHMARKS / name)
 
 
-def prepare_table(names: list[str]) -> str:
+def prepare_table(name: str) -> str:
     """How fast text is prepared, and what the Pile would take at that rate."""
-    (name,) = names
     benchmark = _benchmark(name)
     runs = {run["what"]: run for run in benchmark["runs"]}
     lines = []
@@ -67,7 +66,7 @@ def prepare_table(names: list[str]) -> str:
     return table("| run | text | time | rate | peak memory |", lines, wrapped(*words), larger)
 
 
-def memory_table(names: list[str]) -> str:
+def memory_table(*names: str) -> str:
     """How much memory preparing takes, by the number of shards or of files."""
     results = [_benchmark(name) for name in names]
     lines = []
@@ -84,7 +83,7 @@ def memory_table(names: list[str]) -> str:
     return table("| | main process | all processes | documents |", lines, words)
 
 
-def stages_table(names: list[str]) -> str:
+def stages_table(*names: str) -> str:
     """What preparing text spends its CPU time on: given a tokenizer, and training one."""
     results = [_benchmark(name) for name in names]
     head, lines = row_of("stage", *(f"tokenizer {each['tokenizer']}" for each in results)), []
@@ -105,9 +104,8 @@ def stages_table(names: list[str]) -> str:
     return table(head, lines, words)
 
 
-def copies_table(names: list[str]) -> str:
+def copies_table(name: str) -> str:
     """How many altered copies of held-out documents are trained on, for each source."""
-    (name,) = names
     benchmark = _benchmark(name)
     files = benchmark["files"]
     head, lines = row_of("copies", *(f"kept of {each['source']}" for each in files)), []
@@ -136,7 +134,7 @@ def copies_table(names: list[str]) -> str:
     return table(head, lines, words)
 
 
-def finetune_table(names: list[str]) -> str:
+def finetune_table(*names: str) -> str:
     """Scores and times of fine-tuning, compared with a plain loop.
 
     Args:
@@ -181,15 +179,14 @@ def finetune_table(names: list[str]) -> str:
     return table(head, lines, wrapped(*words))
 
 
-def coverage_table(names: list[str]) -> str:
+def coverage_table(name: str) -> str:
     """How often intervals of comparisons contain the true difference, by spread and seeds."""
-    (name,) = names
     benchmark = _benchmark(name)
     cases: dict[float, dict[int, Any]] = {}
     for case in benchmark["cases"]:
         cases.setdefault(case["spread"], {})[case["seeds"]] = case
     seeds = list(next(iter(cases.values())))
-    heads = [f"{count} seed{'s' if count > 1 else ''} each" for count in seeds]
+    heads = [f"{counted(count, 'seed')} each" for count in seeds]
     lines = []
     for each in cases.values():
         deviation = sum(case["deviation"] for case in each.values()) / len(each)
@@ -223,7 +220,7 @@ def _shape(result: dict[str, Any]) -> str:
     return f"{_words(result)}, length {result['row_length']}, {_size(result)}"
 
 
-def step_table(names: list[str]) -> str:
+def step_table(*names: str) -> str:
     """Pretraining updates: every loop of every shape."""
     results, rows = there(names), []
     for result in results:
@@ -242,7 +239,7 @@ def step_table(names: list[str]) -> str:
     return tabled(*filled(head, unrepeated(rows)), results)
 
 
-def busy_table(names: list[str]) -> str:
+def busy_table(*names: str) -> str:
     """Tokens a second of each way to use the cores, quiet and beside a busy process."""
     results, rows = there(names), []
     for result in results:
@@ -260,7 +257,7 @@ def busy_table(names: list[str]) -> str:
     return tabled(head, rows, results)
 
 
-def lengths_table(names: list[str]) -> str:
+def lengths_table(*names: str) -> str:
     """What rows of several lengths cost, at equal numbers of tokens per update."""
     results, rows = there(names), []
     for result in results:
@@ -282,7 +279,7 @@ def lengths_table(names: list[str]) -> str:
     return tabled(head, unrepeated(rows), results)
 
 
-def profile_table(names: list[str]) -> str:
+def profile_table(*names: str) -> str:
     """Where the time of one microbatch and its optimizer update goes, by group of kernels."""
     results, rows = there(names), []
     for result in results:
@@ -299,7 +296,7 @@ def profile_table(names: list[str]) -> str:
     return tabled("| shape | tokens | time | idle | share of kernel time |", rows, results)
 
 
-def optimizer_table(names: list[str]) -> str:
+def optimizer_table(*names: str) -> str:
     """Ways to compute one optimizer update, and their times."""
     results = there(names)
     rows = [
@@ -311,7 +308,7 @@ def optimizer_table(names: list[str]) -> str:
     return tabled("| shape | method | time | share of an update |", unrepeated(rows), results)
 
 
-def plan_table(names: list[str]) -> str:
+def plan_table(*names: str) -> str:
     """What plans predicted, and what the runs did."""
     results, rows = there(names), []
     for result in results:

@@ -13,9 +13,8 @@ LEAST = 1e-4
 """Parts that take fewer seconds are left out."""
 
 
-def cards_table(recipes: list[str]) -> str:
+def cards_table(recipe: str) -> str:
     """The tokens of a day of training on each known card, as ``crammed plan`` counts them."""
-    (recipe,) = recipes
     config, rows, known = ask(recipe).config, [], Taken()
     for card in CARDS:
         speed = counted_speed(config, config.tokenizer.vocab_size, card, known)
@@ -37,7 +36,7 @@ def cards_table(recipes: list[str]) -> str:
     return table(head, rows)
 
 
-def paper_table(names: list[str]) -> str:
+def paper_table(*names: str) -> str:
     """What one more microbatch of each loop launches and moves."""
     results, rows = there(names), []
     for result in results:
@@ -61,7 +60,7 @@ def paper_table(names: list[str]) -> str:
     return tabled(head, rows, results)
 
 
-def parts_table(names: list[str]) -> str:
+def parts_table(*names: str) -> str:
     """What each part of a step took on a card, beside its count on paper.
 
     Args:

@@ -32,9 +32,9 @@ COUNTS = "counts of n-grams"
 Run = dict[str, Any]
 
 
-def contest_table(names: list[str]) -> str:
+def contest_table(name: str) -> str:
     """The contestants by loss, and how ours does in a part of the time."""
-    runs = _runs(names, "ten-minutes")
+    runs = _runs(name, "ten-minutes")
     peers = [run for run in runs if run["maker"] == "peer"]
     best = {rate: _best(peers, rate) for rate in RATES}
     against = {rate: _compared(runs, best[rate]) for rate in RATES}
@@ -44,7 +44,7 @@ def contest_table(names: list[str]) -> str:
         losses = [mean_text(against[rate][row["arm"]][rate]) for rate in RATES]
         cells = (row["arm"], _minutes(of[0]), *_size(of), str(len(of)), *losses)
         rows.append(row_of(*cells))
-    for counts in _counts(names):
+    for counts in _counts(name):
         losses = [f"{counts[rate]:.3f}" for rate in RATES]
         rows.append(row_of(COUNTS, "", "", "", quantity(counts["tokens"]), "", *losses))
     head = (
@@ -55,28 +55,27 @@ def contest_table(names: list[str]) -> str:
     return tabled(head, rows, runs, *words, _cost(runs))
 
 
-def answer_table(names: list[str]) -> str:
+def answer_table(name: str) -> str:
     """The contest in a few lines: ours, ours in parts of the time, and the best peer."""
-    runs, rate = _runs(names, "ten-minutes"), RATES[0]
+    runs, rate = _runs(name, "ten-minutes"), RATES[0]
     peers = [run for run in runs if run["maker"] == "peer"]
     best = _best(peers, rate)
     rows = []
-    for name in ("ours", *reversed(PARTS), best):
-        of = [run for run in runs if run["name"] == name]
-        if (loss := _alone(runs, name, rate, best)) is None:
-            continue
-        rows.append(row_of(name, _minutes(of[0]), mean_text(loss), difference_cell(loss)))
-    for counts in _counts(names):
-        name = f"{COUNTS} in {quantity(counts['tokens'])} tokens"
-        rows.append(row_of(name, "", f"{counts[rate]:.3f}", ""))
+    for each in ("ours", *reversed(PARTS), best):
+        if loss := _alone(runs, each, rate, best):
+            minutes = _minutes(next(run for run in runs if run["name"] == each))
+            rows.append(row_of(each, minutes, mean_text(loss), difference_cell(loss)))
+    for counts in _counts(name):
+        counted = f"{COUNTS} in {quantity(counts['tokens'])} tokens"
+        rows.append(row_of(counted, "", f"{counts[rate]:.3f}", ""))
     head = "| contestant | minutes | held-out loss | difference from the best peer, 95 % interval |"
-    words = [_part(name, loss) for name in PARTS if (loss := _alone(runs, name, rate, best))]
+    words = [_part(each, loss) for each in PARTS if (loss := _alone(runs, each, rate, best))]
     return table(head, rows, *(f"{each[0].upper()}{each[1:]}." for each in words))
 
 
-def sweep_table(names: list[str]) -> str:
+def sweep_table(name: str) -> str:
     """The peer's learning rates and batches, best first."""
-    runs = sorted(_runs(names, "sweep"), key=_both)
+    runs = sorted(_runs(name, "sweep"), key=_both)
     points = [{**USUAL, **run["settings"]} for run in runs]
     varied = [key for key in USUAL if len({point[key] for point in points}) > 1]
     rows = []
@@ -99,19 +98,19 @@ def sweep_table(names: list[str]) -> str:
     return tabled(head, rows, runs, f"{_minutes(runs[0])} minutes each{masks}.", _cost(runs))
 
 
-def hour_table(names: list[str]) -> str:
+def hour_table(name: str) -> str:
     """Held-out loss, BLiMP and fine-tuning scores after an hour of training."""
-    runs = _runs(names, "hour")
+    runs = _runs(name, "hour")
     tasks = list(next((_tasks(run) for run in runs if "glue" in run), {}))
     whole = max(run["seconds"] for run in runs)
     trials = sorted((run for run in runs if run["seconds"] < whole), key=_both)
     rows = []
-    for name in dict.fromkeys(run["name"] for run in sorted(runs, key=_both) if run not in trials):
-        of = [run for run in runs if run["name"] == name]
+    for who in dict.fromkeys(run["name"] for run in sorted(runs, key=_both) if run not in trials):
+        of = [run for run in runs if run["name"] == who]
         losses = [_average([run["heldout"][rate] for run in of], ".3f") for rate in RATES]
         blimp = _average([r["blimp"]["suites"]["blimp"]["blimp"] for r in of if "blimp" in r])
         scores = [_average([_tasks(r)[t]["median"] for r in of if "glue" in r]) for t in tasks]
-        cells = (name, _minutes(of[0]), *_size(of), str(len(of)), *losses, blimp, *scores)
+        cells = (who, _minutes(of[0]), *_size(of), str(len(of)), *losses, blimp, *scores)
         rows.append(row_of(*cells))
     metrics = {"cola": "CoLA", "mrpc": "MRPC", "rte": "RTE"}
     head = (
@@ -131,9 +130,8 @@ def _tried(trials: list[Run]) -> list[str]:
     return [f"Losses at 15 % masking in earlier trials of {minutes} minutes: {losses}."]
 
 
-def serving_table(names: list[str]) -> str:
+def serving_table(name: str) -> str:
     """Latency, throughput and size of encoders, model by model."""
-    (name,) = names
     result = found(layout.RECORDS / name / "serving.json")
     lengths = sorted({time["length"] for m in result["models"].values() for time in m["times"]})
     rows = []
@@ -151,17 +149,15 @@ def serving_table(names: list[str]) -> str:
     return tabled(head, rows, [result])
 
 
-def _runs(names: list[str], contest: str) -> list[Run]:
+def _runs(name: str, contest: str) -> list[Run]:
     """The judged runs of a contest, each with the machine it ran on."""
-    (name,) = names
     values = found(layout.RECORDS / name / f"{contest}.json")
     machine = {key: values.get(key) for key in ("device", "cores")}
     return [{**machine, **run} for run in values["runs"] if "heldout" in run]
 
 
-def _counts(names: list[str]) -> list[dict[str, Any]]:
+def _counts(name: str) -> list[dict[str, Any]]:
     """The results of counting n-grams, from the fewest tokens to the most."""
-    (name,) = names
     files = (layout.RECORDS / name).glob("ngram*.json")
     return sorted((found(file) for file in files), key=lambda each: int(each["tokens"]))
 

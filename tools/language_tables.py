@@ -7,6 +7,7 @@ language, and returns Markdown. Of a language in several records, the last one c
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable
 from typing import Any
 
 import layout
@@ -38,12 +39,12 @@ _GAPS = row_of(
 )
 
 
-def _files(records: list[str]) -> list[tuple[str, dict[str, Any]]]:
+def _files(records: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
     files = {file.stem: file for name in records for file in (layout.RECORDS / name).glob("*.json")}
     return sorted((NAMES[code], layout.found(file)) for code, file in files.items())
 
 
-def languages_table(records: list[str]) -> str:
+def languages_table(*records: str) -> str:
     """Kinds of tokenizers in each language, the best first."""
     rows, sizes, seeds, spent = [], set(), set(), 0.0
     fewer = []
@@ -83,7 +84,7 @@ def _range(numbers: set[int]) -> str:
     return " to ".join(str(each) for each in sorted({min(numbers), max(numbers)}))
 
 
-def gaps_table(records: list[str]) -> str:
+def gaps_table(*records: str) -> str:
     """What recipes lose of each language's characters, and a gap that the model filled."""
     rows = []
     for name, values in _files(records):

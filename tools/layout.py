@@ -25,7 +25,7 @@ Compared = tuple[str, dict[str, Any], int, float]
 """The arm of a run, what a benchmark kept of it, its tokens and its seconds."""
 
 
-def there(names: list[str]) -> list[dict[str, Any]]:
+def there(names: Iterable[str]) -> list[dict[str, Any]]:
     """The results in those of these files that exist."""
     return [found for name in names if (found := read_json(BENCHMARKS / name)) is not None]
 

@@ -25,8 +25,8 @@ of tables:
 - ``scores: DATE-NAME`` scores of encoders on tasks, by arm (`score_tables`);
 - ``adapted: DATE-NAME GROUP`` encoders of others, trained further, and ``decisions: DATE-NAME`` the
   ways to an encoder (`score_tables`);
-- ``prepare: FILE`` and the other keys of `MAKERS` benchmark results (`benchmark_tables`) and counts
-  (`count_tables`).
+- ``prepare: FILE`` and the other tables of `benchmark_tables` and `count_tables`: benchmark results
+  and counts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -156,7 +156,7 @@ def tables(
         old = page.read_text("utf-8")
         if alone := MARKER.search(BLOCK.sub("", old)):
             raise SystemExit(f"{page.relative_to(layout.ROOT)}: {alone[0]} has no other end")
-        new = BLOCK.sub(lambda block: block[1] + MAKERS[block[2]](block[3].split()) + block[4], old)
+        new = BLOCK.sub(lambda part: part[1] + MAKERS[part[2]](*part[3].split()) + part[4], old)
         if new != old:
             stale.append(str(page.relative_to(layout.ROOT)))
             if not check:
@@ -170,7 +170,7 @@ def tables(
         raise SystemExit(f"out of date: {', '.join(stale)}; run python tools/records.py tables")
 
 
-def table(records: list[str]) -> str:
+def records_table(*records: str) -> str:
     """A table with one row for each run of these records."""
     rows = [
         _row(read_json(file) or {})
@@ -219,7 +219,7 @@ def _score(name: str, entry: dict[str, Any]) -> str:
     return words + (", one seed" if one else "") + partial
 
 
-def sizes_table(budgets: list[str]) -> str:
+def sizes_table(*budgets: str) -> str:
     """What the rules make of the default recipe at these budgets, on two devices."""
     head = (
         "| device | budget | layers x width | parameters | vocabulary | tokens | rows per update "
@@ -248,43 +248,14 @@ def sizes_table(budgets: list[str]) -> str:
     return layout.table(head, lines)
 
 
-MAKERS = {
-    "records": table,
-    "prepare": benchmark_tables.prepare_table,
-    "copies": benchmark_tables.copies_table,
-    "memory": benchmark_tables.memory_table,
-    "stages": benchmark_tables.stages_table,
-    "finetune": benchmark_tables.finetune_table,
-    "coverage": benchmark_tables.coverage_table,
-    "power": study_tables.power_table,
-    "study": study_tables.study_table,
-    "experiment": study_tables.experiment,
-    "experiments": study_tables.experiments,
-    "documents": study_tables.documents_table,
-    "sizes": sizes_table,
-    "busy": benchmark_tables.busy_table,
-    "step": benchmark_tables.step_table,
-    "lengths": benchmark_tables.lengths_table,
-    "profile": benchmark_tables.profile_table,
-    "optimizer": benchmark_tables.optimizer_table,
-    "plan": benchmark_tables.plan_table,
-    "cards": count_tables.cards_table,
-    "paper": count_tables.paper_table,
-    "parts": count_tables.parts_table,
-    "contest": cpu_tables.contest_table,
-    "answer": cpu_tables.answer_table,
-    "sweep": cpu_tables.sweep_table,
-    "hour": cpu_tables.hour_table,
-    "serving": cpu_tables.serving_table,
-    "languages": language_tables.languages_table,
-    "gaps": language_tables.gaps_table,
-    "scores": score_tables.scores_table,
-    "judged": study_tables.judged_table,
-    "verdicts": study_tables.verdicts_table,
-    "adapted": score_tables.adapted_table,
-    "decisions": score_tables.decisions_table,
-    "minutes": text_tables.minutes_table,
+ROOMS = (benchmark_tables, count_tables, cpu_tables, language_tables, score_tables, study_tables)
+MAKERS: dict[str, Callable[..., str]] = {
+    name.removesuffix("_table"): make
+    for room in (*ROOMS, text_tables, sys.modules[__name__])
+    for name, make in vars(room).items()
+    if name.endswith("_table")
 }
+"""What makes the tables of each kind of marker, from the words of the marker."""
 
 
 if __name__ == "__main__":

@@ -48,9 +48,9 @@ def _add(arms: dict[str, Scores], arm: str, task: str, score: float) -> None:
     arms.setdefault(arm, {}).setdefault(task, []).append(score)
 
 
-def scores_table(words: list[str]) -> str:
+def scores_table(record: str) -> str:
     """Mean scores of arms over pretraining seeds; with two arms, also what the first gains."""
-    arms, untrained, linear = _arms(words[0])
+    arms, untrained, linear = _arms(record)
     tasks = [*next(iter(arms.values()))]
     lines = [("arm", *tasks)]
     lines += [
@@ -82,9 +82,8 @@ def _gain(arms: dict[str, Scores], task: str) -> str:
     return f"{difference:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
-def adapted_table(words: list[str]) -> str:
+def adapted_table(record: str, group: str) -> str:
     """The adaptations of a group in a record, the one with the lowest held-out loss first."""
-    record, group = words
     files = (layout.RECORDS / record).glob(f"{group}-*.json")
     found = {file.stem.removeprefix(f"{group}-"): layout.found(file) for file in files}
     head = row_of(group, "updates", "tokens", "held-out loss", "memory")
@@ -98,10 +97,10 @@ def adapted_table(words: list[str]) -> str:
     return table(head, rows)
 
 
-def decisions_table(words: list[str]) -> str:
+def decisions_table(record: str) -> str:
     """The scores of every way to an encoder, by text and task; the best of a row is bold."""
     rows, ways = [], []
-    for file in sorted((layout.RECORDS / words[0]).glob("decision-*.json")):
+    for file in sorted((layout.RECORDS / record).glob("decision-*.json")):
         scores = layout.found(file)["scores"]
         ways = ways_in(scores)
         text = file.stem.removeprefix("decision-").replace("-", " ")

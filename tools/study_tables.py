@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,12 @@ from study_figures import differences_figure
 ALONE = "document_loss@0.15"
 
 
-def study_table(names: list[str]) -> str:
+def study_table(name: str) -> str:
     """The arms of a study, best first, compared with its baseline."""
-    return _arms_table(_study_of(names))
+    return _arms_table(_study_of(name))
 
 
-def experiments(names: list[str]) -> str:
+def experiments_table(*names: str) -> str:
     """Built-in studies: what each asks, what the paper found, what ours says, and the verdict."""
     head = row_of(
         *("study", "what it asks", "what the paper found", "what ours says"),
@@ -59,18 +59,18 @@ def experiments(names: list[str]) -> str:
             continue
         link = f"[{name}](../records/{record.name}/README.md)"
         said = [_said(record, who) for who in ("The paper", "Ours")]
-        values = _study_of([record.name])
+        values = _study_of(record.name)
         rows.append(
             row_of(link, asks, *said, *map(_once, (equal_text, _verdict), (values, values)))
         )
     return table(head, rows, _same_baselines(names))
 
 
-def _same_baselines(names: list[str]) -> str:
+def _same_baselines(names: Sequence[str]) -> str:
     """Which of these studies share runs of their baseline, to the last digit."""
     studies: dict[tuple[object, ...], dict[str, None]] = {}
     for name in names:
-        values = _study_of([record.name]) if (record := _latest(name)) else None
+        values = _study_of(record.name) if (record := _latest(name)) else None
         for part in _parts(values).values() if values else ():
             for seed, run in part.arms[part.baseline].runs.items():
                 key = part.corpus, seed, run.tokens, run.value(RATES[0])
@@ -123,9 +123,9 @@ def _verdict(part: StudyResult) -> str:
     return ", ".join(f"{found[key]} {said}" for key, said in words.items() if found[key])
 
 
-def experiment(names: list[str]) -> str:
+def experiment_table(name: str) -> str:
     """What the record of a built-in study says, for each of its budgets, on the record's page."""
-    values = _study_of(names)
+    values = _study_of(name)
     parts = []
     for label, part in _parts(values).items():
         parts += [f"With {label}, {Budget.parse(part.budget)}:\n"] if label else []
@@ -159,7 +159,7 @@ def figures() -> Iterator[tuple[Path, str]]:
     """The files of the figures in the records of built-in studies, and their contents."""
     for name in study_names():
         if (record := _latest(name)) is not None:
-            for label, part in _parts(_study_of([record.name])).items():
+            for label, part in _parts(_study_of(record.name)).items():
                 yield record / _figure(label), differences_figure(part)
 
 
@@ -194,9 +194,9 @@ def _alike(baseline: str, arms: int) -> str:
     return f"None of {arms} arms can be told from `{baseline}`."
 
 
-def documents_table(names: list[str]) -> str:
+def documents_table(name: str) -> str:
     """The arms of a study on documents by themselves and on packed rows, at 15 % masking."""
-    values = _study_of(names)
+    values = _study_of(name)
     head = (
         "| arm | seeds | documents by themselves | difference, 95 % interval | p | packed rows "
         "| difference, 95 % interval | p |"
@@ -210,10 +210,9 @@ def documents_table(names: list[str]) -> str:
     return table(head, rows, _below(values, ALONE))
 
 
-def judged_table(words: list[str]) -> str:
-    """The arms of a study by scores: a record, then measures; the first one's are tested."""
-    name, main, *others = words
-    values = _study_of([name])
+def judged_table(name: str, main: str, *others: str) -> str:
+    """The arms of a study by scores, of which the first one's are tested."""
+    values = _study_of(name)
     titles = ["arm", "seeds", _score_title(values, main), "difference, 95 % interval", "p"]
     titles += [_score_title(values, each) for each in others]
     lines = []
@@ -226,9 +225,9 @@ def judged_table(words: list[str]) -> str:
     return table(row_of(*titles), lines, _below(values, main, of_losses=False))
 
 
-def verdicts_table(names: list[str]) -> str:
+def verdicts_table(name: str) -> str:
     """What the paper found of the arms that it tried, what a study says, and whether they agree."""
-    values, found = _study_of(names), layout.RECORDS / names[0] / "paper.yaml"
+    values, found = _study_of(name), layout.RECORDS / name / "paper.yaml"
     paper: dict[str, str] = yaml.safe_load(found.read_text("utf-8"))
     main = values.main_measure()
     head = row_of("arm", "the paper", "ours, in nats, 95 % interval", "verdict")
@@ -255,9 +254,8 @@ def _beside_no_gain(one: dict[str, Any]) -> str:
     return f"cannot tell: {-one['interval'][0]:.2f} nats better is not ruled out"
 
 
-def power_table(names: list[str]) -> str:
+def power_table(name: str) -> str:
     """How often simulated studies find a difference, where there is one and where there is none."""
-    (name,) = names
     result = layout.found(layout.RECORDS / name / "power.json")
     head = row_of(
         *("arms vary", "seeds", "arms", "any false positive", "all intervals hold"),
@@ -346,9 +344,8 @@ def _below(study: StudyResult, measure: str, *, of_losses: bool = True) -> str:
     return wrapped(*words)
 
 
-def _study_of(names: list[str]) -> StudyResult:
+def _study_of(name: str) -> StudyResult:
     """The study of the one record that a page names."""
-    (name,) = names
     values = read_result(layout.RECORDS / name)
     if not values.arms:
         raise SystemExit(f"a page names {name}, which has no study.json in {layout.RECORDS}")

@@ -11,7 +11,7 @@ import numpy as np
 
 import layout
 from crammed.config import RunConfig
-from crammed.quantity import quantity
+from crammed.quantity import counted, quantity
 from crammed.rules.choosing import choose, shape_of
 from crammed.rules.recipe import ask
 from crammed.rules.sizing import expected_tokens, flops_per_token
@@ -50,9 +50,8 @@ class Grid:
     runs: list[Run]
 
     @classmethod
-    def read(cls, names: list[str]) -> Grid:
-        """The grid of the only record in `names`."""
-        (name,) = names
+    def read(cls, name: str) -> Grid:
+        """The grid of a record."""
         values = layout.found(layout.RECORDS / name / "runs.json")
         there = {run["text_tokens"] for run in values["runs"]}
         texts = {
@@ -82,25 +81,19 @@ class Grid:
         return found
 
 
-def minutes_table(names: list[str]) -> str:
-    """What the default recipe does with each text in some minutes, and the loss to expect.
-
-    Args:
-        names: one record, a folder with a ``runs.json``.
-    """
-    grid = Grid.read(names)
+def minutes_table(name: str) -> str:
+    """What the default recipe does with each text in some minutes, and the loss to expect."""
+    grid = Grid.read(name)
     runs = grid.of()
     longest = grid.texts[-1]
     longer = Text(round(longest.tokens / longest.characters * MORE_TEXT), MORE_TEXT)
-    texts = [*grid.texts, longer]
-    rows = [row_of(*_foreseen(grid, text, n)) for text in texts for n in MINUTES]
+    rows = [row_of(*_foreseen(grid, text, n)) for text in (*grid.texts, longer) for n in MINUTES]
     head = (
         "| text | minutes | layers x width | tokens read | readings | ends after "
         "| held-out loss to expect |"
     )
-    cores = runs[0]["cores"]
     words = (
-        f"Minutes are those of {cores} core{'s' if cores > 1 else ''} of the machine below, at the "
+        f"Minutes are those of {counted(runs[0]['cores'], 'core')} of the machine below, at the "
         "speed measured there for the size; losses are at 15 % masking."
     )
     return tabled(head, rows, runs, words)

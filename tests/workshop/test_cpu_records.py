@@ -380,7 +380,7 @@ def test_serving_times_every_model(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     result = json.loads(done.stdout)
     (tmp_path / "serving.json").write_text(done.stdout)
     monkeypatch.setattr(layout, "RECORDS", tmp_path.parent)
-    assert cpu_tables.serving_table([tmp_path.name]).count("\n| bert |") == 1
+    assert cpu_tables.serving_table(tmp_path.name).count("\n| bert |") == 1
     for name, folder in models.items():
         found = result["models"][name]
         assert found["bytes"] == (folder / "model.safetensors").stat().st_size

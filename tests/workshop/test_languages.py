@@ -51,6 +51,6 @@ def test_of_a_language_in_several_records_the_last_one_counts(
         (tmp_path / record).mkdir(exist_ok=True)
         file = tmp_path / record / f"{code}.json"
         file.write_text(json.dumps({"lost": lost, "gaps": [gap]}), "utf-8")
-    german, korean = language_tables.gaps_table(["one", "two"]).splitlines()[2:]
+    german, korean = language_tables.gaps_table("one", "two").splitlines()[2:]
     assert german.split(" | ")[::5] == ["| German", "y, 2 |"]
     assert korean.split(" | ")[::5] == ["| Korean", "y, 3 |"]

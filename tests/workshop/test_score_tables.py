@@ -28,7 +28,7 @@ def test_a_suite_with_many_tasks_has_a_row_for_each_and_one_for_their_mean(
             part = {"name": "mean of task-1, task-2", "value": 0.0}
             scores = {"suites": {"small": {"tasks": tasks, "means": [mean, part]}}}
             write_json(tmp_path / "made" / f"{arm}-{seed}.json", scores)
-    head, _, *rows = scores_table(["made"]).splitlines()
+    head, _, *rows = scores_table("made").splitlines()
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     assert head.startswith("| task | one | two | difference, 95 % interval | one, untrained |")
     assert [row[0] for row in cells] == [*names, "mean of small"]
