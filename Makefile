@@ -26,7 +26,7 @@ test: .venv-test/.installed
 	wait $$types && exit $$tests
 
 # The results are written to records/test-all/output.txt, which is committed.
-test-all: .venv-test/.installed .venv-oldest/.installed .venv-newest/.installed .venv-docs/.installed
+test-all: .venv-test/.paper .venv-oldest/.installed .venv-newest/.installed .venv-docs/.installed
 	.venv-test/bin/python tools/test_all.py
 
 .venv/.installed: pyproject.toml constraints.txt
@@ -37,6 +37,11 @@ test-all: .venv-test/.installed .venv-oldest/.installed .venv-newest/.installed 
 
 .venv-test/.installed: pyproject.toml constraints.txt
 	$(call environment,.venv-test,$(EVERYTHING),constraints.txt)
+
+# Triton is a third of the environment, and `make test` does without it.
+.venv-test/.paper: .venv-test/.installed
+	.venv-test/bin/python $(PIP_INSTALL) --constraint constraints.txt --editable '.[paper]'
+	@touch $@
 
 .venv-oldest/.installed: pyproject.toml constraints-oldest.txt
 	$(call environment,.venv-oldest,$(LIBRARIES),constraints-oldest.txt)

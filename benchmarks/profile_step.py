@@ -4,8 +4,8 @@
         [--out RESULT.json]
 
 Forward and backward of one microbatch and the optimizer step after it are profiled separately: all
-kernels of the step belong to the optimizer. The others are sorted by name into the parts that
-`crammed.model.traffic` counts. On a CPU, operators take the place of kernels.
+kernels of the step belong to the optimizer. The others are sorted by name into the parts that a
+step on paper has, so that both can be compared. On a CPU, operators take the place of kernels.
 `idle_seconds` is the time, measured without the profiler, in which no kernel ran.
 """
 
@@ -24,14 +24,15 @@ from torch.profiler import ProfilerActivity, profile
 from common import Json, Training, config_of, described, finish, run, seconds_of, summary
 from crammed.errors import InputError
 from crammed.machine.device import Device, choose_device
+from kernel_parts import part_of
 
 WARM = 3
 GROUPS = (
-    # The first match counts. Names of attention kernels contain words of products as well. The
-    # compiler names a kernel after its operators, also those that it only feeds, or in a region
-    # after what these decompose into. Elementwise kernels contain no norm, although some are named
-    # after the one before.
+    # The first match counts; other kernels belong to the parts of `kernel_parts`, and after those
+    # to `LEFT`. Names of attention kernels contain words of products as well, and the compiler
+    # names a kernel after all its operators, even those that it only feeds.
     ("attention", r"^(?!triton_).*(flash|fmha|attention|sdpa|mha_|cudnn::fusion)"),
+    ("loss", r"^aten::(amax|exp_)$"),
     (
         "products",
         r"^triton_tem_|^(?!triton_).*(gemm|nvjet|cutlass|cublas|xmma|splitk|scaled_mm)"
@@ -39,18 +40,8 @@ GROUPS = (
     ),
     ("weights", r"multi_tensor_apply"),
     ("copies", r"memcpy|memset|^aten::(copy_|_to_copy|clone|contiguous)$"),
-    ("loss", r"softmax|nll_loss|cross_entropy|^aten::(amax|exp_)$"),
-    ("embedding", r"embedding|index_put|_sin_|arange_cos"),
-    ("head", r"(gather|scatter|new_zeros).*layer_norm|layer_norm.*(gather|scatter|new_zeros)"),
-    ("gates", r"^triton_poi.*(gelu|erf|tanh|silu|sigmoid|exp_|relu)"),
-    ("residuals and norms", r"layer_norm|rms_norm|rsqrt|_mul_sub_sum"),
-    ("gates", r"gelu|silu|relu|sigmoid"),
-    ("masks", r"bitwise|sort|topk|scatter|gather|remainder"),
-    ("queries, keys, values", r"select_backward|permute|clone|cat|transpose"),
-    ("residuals and norms", r"_to_copy.*view|view.*_to_copy"),
-    ("weights", r"_to_copy"),
-    ("other elementwise", r"^triton_|^aten::|elementwise|reduce_kernel"),
 )
+LEFT = ("other elementwise", r"^triton_|^aten::|elementwise|reduce_kernel")
 
 
 def main(
@@ -90,7 +81,8 @@ def main(
 def group_of(kernel: str) -> str:
     """The group that the name of a forward or backward kernel puts it into."""
     found = (group for group, words in GROUPS if re.search(words, kernel, re.IGNORECASE))
-    return next(found, "other")
+    last = LEFT[0] if re.search(LEFT[1], kernel, re.IGNORECASE) else "other"
+    return next(found, part_of(kernel) or last)
 
 
 def _kernels(device: Device, do: Callable[[], object], group: str | None) -> list[Json]:

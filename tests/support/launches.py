@@ -1,4 +1,7 @@
-"""Counts what would be launched on a GPU, from operators on the CPU."""
+"""Counts what would be launched on a GPU, from operators on the CPU.
+
+`tools/paper` counts real steps, in a process of its own that stands in for CUDA.
+"""
 
 from __future__ import annotations
 

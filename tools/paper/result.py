@@ -1,0 +1,112 @@
+"""Counts the steps of training loops, as a result for ``benchmarks/results``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from common import config_of, recipe_of
+from crammed.config import RunConfig
+from crammed.data.masking import predicted_positions
+from crammed.machine.cards import Card, card_called
+from crammed.model.count import parameters
+from crammed.model.traffic import attention_bytes, traffic
+from crammed.runs.environment import environment
+from paper.compiler import paper
+from paper.launches import Launch, Noted
+from paper.loops import Update, loop_of, loops
+from paper.model import Sum, between_products, one_more, part, sums
+
+Json = dict[str, Any]
+
+
+def counted(
+    noted: Noted, words: list[str], names: list[str], rows: int, card: str, kernels: int
+) -> Json:
+    """Count one more microbatch of each loop.
+
+    Args:
+        words: a recipe and overrides.
+        names: the loops; ``all`` is all of them.
+        rows: rows of a microbatch.
+        card: the card whose rates the time model uses.
+        kernels: how many kernels of each loop to list.
+    """
+    made = [*words, f"compute.microbatch_rows={rows}", "compute.device=cuda"]
+    config, rates = config_of(made, "crammed-2022"), card_called(card)
+    vocab, length = config.tokenizer.vocab_size, config.data.row_length
+    predicted = rows * predicted_positions(config.masking.rate, length)
+    fewest = traffic(config.model, vocab, rows * length, predicted, 2, 2)
+    return {
+        "name": "paper",
+        "environment": environment(),
+        "device": f"counted for {rates.name}",
+        "dtype": "bfloat16",
+        "recipe": config.recipe,
+        "overrides": recipe_of(words, "crammed-2022")[1],
+        "parameters": parameters(config.model, vocab),
+        "row_length": length,
+        "rows": rows,
+        "fewest_bytes": fewest | {"attention": attention_bytes(config.model, rows * length, 2)},
+        "loops": {
+            name: _counted(noted, name, config, rates, kernels)
+            for name in (loops() if names == ["all"] else names)
+        },
+    }
+
+
+def _counted(noted: Noted, name: str, config: RunConfig, card: Card, kernels: int) -> Json:
+    with paper(noted):
+        update = loop_of(name, config)
+        update(1)  # compiles, and makes the optimizer's moments
+        launched = _of_microbatch(noted, update)
+    found = sums(launched, card)
+    total, between = sum(found.values(), Sum()), between_products(found)
+    rows = config.compute.microbatch_rows
+    assert rows is not None
+    tokens = rows * config.data.row_length
+    return {
+        "launches": total.launches,
+        "flops": total.flops,
+        "between_products_bytes": between.read + between.written,
+        "seconds": total.seconds,
+        "tokens_per_second": tokens / total.seconds,
+        "parts": {
+            name: {
+                "launches": each.launches,
+                "read": each.read,
+                "written": each.written,
+                "seconds": each.seconds,
+            }
+            for name, each in found.items()
+        },
+        "kernels": _listed(launched, kernels),
+    }
+
+
+def _of_microbatch(noted: Noted, update: Update) -> Counter[Launch]:
+    """What an update of two microbatches launches beyond an update of one."""
+    both = []
+    for microbatches in (1, 2):
+        update(microbatches)  # a loop may compile for each
+        with noted.listening() as launches:
+            update(microbatches)
+        both.append(launches)
+    return one_more(*both)
+
+
+def _listed(launched: Counter[Launch], count: int) -> list[Json]:
+    """The launches that move most; products and attention come last."""
+    ordered = sorted(launched.items(), key=lambda item: (item[0].flops, -item[0].moved * item[1]))
+    return [
+        {
+            "kernel": launch.name,
+            "where": launch.where,
+            "part": part(launch),
+            "times": times,
+            "read": launch.read,
+            "written": launch.written,
+            **({"shape": launch.shape} if launch.shape else {}),
+        }
+        for launch, times in ordered[:count]
+    ]
