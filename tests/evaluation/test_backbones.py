@@ -16,7 +16,7 @@ from crammed.export.huggingface import export
 from crammed.model.classifiers import TokenClassifier
 from crammed.model.trained import load_trained
 from support.backbones import RECIPES, TEXTS, Load, batch, row
-from support.models import FAMILIES, save_model, untrained
+from support.models import FAMILIES, change, save_model, untrained
 from support.text import tiny
 
 
@@ -127,6 +127,16 @@ def test_dropout_is_what_is_asked_for_whatever_the_configuration_says(
             shares = {m.p for m in each.modules() if isinstance(m, nn.Dropout)}
             assert dropout in shares
             assert shares <= {0.0, dropout}
+
+
+def test_dropout_has_other_names_and_switches_are_none(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "bert", "bert")
+    change(folder / "config.json", {"resid_pdrop": 0.2, "dropout_rate": 0, "token_dropout": True})
+    known = BackboneSpec(str(folder)).load().dropouts()
+    assert known.keys() - {"hidden_dropout_prob", "attention_probs_dropout_prob"} == {
+        "resid_pdrop",
+        "dropout_rate",
+    }
 
 
 @pytest.mark.parametrize("name", [*RECIPES, *FAMILIES])

@@ -119,9 +119,8 @@ class Original:
     @cached_property
     def exact(self) -> ModelConfig | None:
         """Our configuration of it; None if our engine does not compute what it computes."""
-        if (
-            len(set(self.backbone.encoder_dropouts().values())) > 1
-        ):  # and which is where, we do not know
+        dropouts = set(self.backbone.encoder_dropouts().values())
+        if len(dropouts) > 1:  # and which is where, we do not know
             return None
         return same_architecture(self.backbone.masked_lm_to_train(0, None)[0])
 

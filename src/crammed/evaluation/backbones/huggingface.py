@@ -30,8 +30,9 @@ from crammed.tasks.rows import Texts
 _UNLIMITED = 10**6
 """Tokenizers without a length limit report a number far above this."""
 _DEFAULT_LENGTH = 512
-_DROPOUT, _OF_HEADS = re.compile(r".*dropout(_prob)?"), re.compile("classif|qa_")
-"""Keys of dropout, and what tells those in the heads of tasks from those in the encoder."""
+_DROPOUT = re.compile(r".*(dropout(_prob|_rate)?|_pdrop)")
+_OF_HEADS = re.compile("classif|qa_")
+"""What tells keys of dropout in the heads of tasks from those in the encoder."""
 
 
 class HuggingFaceBackbone:
@@ -191,8 +192,8 @@ class HuggingFaceBackbone:
         return self._config
 
     def dropouts(self) -> dict[str, float]:
-        values = self._config.to_dict().items()
-        return {k: v for k, v in values if _DROPOUT.fullmatch(k) and isinstance(v, int | float)}
+        values = self._config.to_dict().items()  # ESM's `token_dropout` is a switch, and no rate
+        return {k: v for k, v in values if _DROPOUT.fullmatch(k) and type(v) in (int, float)}
 
     def encoder_dropouts(self) -> dict[str, float]:
         """The keys of the configuration that are dropout in the encoder, with their values."""
