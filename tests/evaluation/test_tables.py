@@ -38,7 +38,9 @@ def test_only_comparable_numbers_have_published_ones_beside_them() -> None:
     bert = next(row for row in beside["rows"] if row["name"] == "BERT-base, fully trained")
     assert bert["values"] == [89.3, 59.2, 86.7, pytest.approx((89.3 + 59.2) / 2)]
     assert published_beside("mine", GLUE, PAPERS) is None
-    assert published_beside("glue", GLUE, {**PAPERS, "batch": 32}) is None
+    assert published_beside("glue", GLUE, {**PAPERS, "pairs": "joint"}) == beside
+    for other in ({"batch": 32}, {"pairs": "apart"}):
+        assert published_beside("glue", GLUE, {**PAPERS, **other}) is None
     partial = {"tasks": {"qqp": score(80.0, official=False)}, "means": []}
     assert published_beside("glue", partial, PAPERS) is None
 

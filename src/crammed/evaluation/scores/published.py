@@ -14,7 +14,8 @@ from crammed.config import Protocol
 
 Json = dict[str, Any]
 
-_PAPERS = Protocol().hyperparameters()  # the defaults are the paper's
+_PAIRS = {"pairs": Protocol().pairs}  # left out of hyperparameters at its default
+_PAPERS = {**Protocol().hyperparameters(), **_PAIRS}  # the defaults are the paper's
 _SEEDS = Protocol().seeds
 
 
@@ -44,7 +45,8 @@ def published_beside(
     Returns:
         ``{"columns": [...], "rows": [{"name", "source", "values"}]}``.
     """
-    if suite != "glue" or any(protocol.get(name) != value for name, value in _PAPERS.items()):
+    own = {**_PAIRS, **protocol}
+    if suite != "glue" or any(own.get(name) != value for name, value in _PAPERS.items()):
         return None
     models = published()["glue"]
     known = models[0]["scores"].keys()
@@ -60,9 +62,9 @@ def published_beside(
     }
     if not tasks:
         return None
-    own = [*tasks.values(), *(value for value, _ in means.values())]
+    values = [*tasks.values(), *(value for value, _ in means.values())]
     seeds = {len(scores["tasks"][name]["seeds"]) for name in tasks}
-    rows = [{"name": _own_name(seeds), "source": "", "values": own}]
+    rows = [{"name": _own_name(seeds), "source": "", "values": values}]
     for model in models:
         values = [model["scores"][name] for name in tasks]
         values += [statistics.fmean(model["scores"][n] for n in of) for _, of in means.values()]
