@@ -138,7 +138,7 @@ def read_yaml(kind: str, name: str, folder: Traversable) -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f"{kind} {name} is not valid YAML: {error}") from error
     if not isinstance(values, dict):
-        raise InputError(f"{kind} {name} must be a YAML mapping of sections")
+        raise InputError(f"{kind} {name} must be a YAML mapping of keys to values")
     return values
 
 
