@@ -172,7 +172,7 @@ class Contest:
                 print(f"{_line(run)}; {missing} runs to go, {left}", flush=True)
             yield run
 
-    def _turn(self, turn: tuple[Contestant, int], cores: Sequence[int]) -> tuple[Json, bool]:
+    def _turn(self, turn: tuple[Contestant, int], _: Sequence[int]) -> tuple[Json, bool]:
         """One run of a plan, and whether anything was left to do."""
         contestant, seed = turn
         settings = contestant.decided()
@@ -185,7 +185,7 @@ class Contest:
             )
         if self._complete(contestant, seed):
             return found, False
-        return self._run(contestant, seed, settings, len(cores)), True
+        return self._run(contestant, seed, settings), True
 
     def _complete(self, contestant: Contestant, seed: int) -> bool:
         return all(judge in self.find(contestant.name, seed) for judge in contestant.judges)
@@ -205,12 +205,12 @@ class Contest:
         seen = [run[judge]["wall_seconds"] for run in self.runs if judge in run]
         return statistics.median(seen) if seen else self._nominal[judge]
 
-    def _run(self, contestant: Contestant, seed: int, settings: Json, cores: int) -> Json:
+    def _run(self, contestant: Contestant, seed: int, settings: Json) -> Json:
         name = f"{self._name}-{_slug(contestant.name)}-{seed}"
         folder = self._out / "models" / name
         run = self.find(contestant.name, seed)
         if not run:
-            run = self._train(contestant, seed, settings, folder, cores)
+            run = self._train(contestant, seed, settings, folder)
             with self._changing:
                 self.runs.append(run)
                 write_json(self._file, self.values)
@@ -221,23 +221,21 @@ class Contest:
                 if run["train"].get("export", {}).get("format") == "custom":
                     words.append("--trust-remote-code")
                 began = time.perf_counter()
-                printed = self._call(words, name, cores)
+                printed = self._call(words, name)
                 seconds = time.perf_counter() - began
                 with self._changing:
                     run[judge] = {"wall_seconds": seconds, **_scores(printed)}
                     write_json(self._file, self.values)
         return run
 
-    def _train(
-        self, contestant: Contestant, seed: int, settings: Json, folder: Path, cores: int
-    ) -> Json:
+    def _train(self, contestant: Contestant, seed: int, settings: Json, folder: Path) -> Json:
         if folder.exists():
             shutil.rmtree(folder)
         ours = contestant.maker == "ours"
         make = _our_command if ours else _peer_command
         words = make(settings, self.corpus, contestant.seconds, seed, folder)
         began, busy = time.perf_counter(), os.getloadavg()[0]
-        printed = self._call(words, folder.name, cores)
+        printed = self._call(words, folder.name)
         if ours:
             printed |= read_json(folder / "summary.json") or {}
             printed = {key: printed[key] for key in KEPT if key in printed} | _shape(folder)
@@ -249,7 +247,7 @@ class Contest:
             "settings": settings,
             "command": self._shown(words),
             "environment": environment(),
-            "cores": cores,
+            "cores": len(self.lanes[0]),
             "lanes": len(self.lanes),
             "load_before": busy,
             "wall_seconds": time.perf_counter() - began,
@@ -261,26 +259,13 @@ class Contest:
         shown = " ".join(words).replace(str(self.corpus), "$CORPUS").replace(str(self._out), "$OUT")
         return shown.replace(sys.executable, "python").replace(f"{HERE}/", "benchmarks/")
 
-    def _call(self, words: Sequence[str], name: str, cores: int) -> Json:
+    def _call(self, words: Sequence[str], name: str) -> Json:
         """Run a command on this thread's cores, and return the JSON object that it prints last."""
         log, cache = self._out / "logs" / f"{name}.txt", self._out / "models" / f"{name}.compiled"
-        log.parent.mkdir(exist_ok=True)
+        own = {"TORCHINDUCTOR_CACHE_DIR": str(cache.absolute()), "TOKENIZERS_PARALLELISM": "false"}
         shutil.rmtree(cache, ignore_errors=True)
-        env = {
-            **os.environ,
-            "OMP_NUM_THREADS": str(cores),
-            "TORCHINDUCTOR_CACHE_DIR": str(cache.absolute()),
-            "TOKENIZERS_PARALLELISM": "false",
-        }
-        with log.open("a") as errors:
-            code, printed = self._processes.run(words, env, errors)
+        printed = self._processes.run(words, log, **own)
         shutil.rmtree(cache, ignore_errors=True)
-        if code:
-            said = log.read_text("utf-8", errors="replace").strip().splitlines()[-1:]
-            raise CrammedError(
-                f"{name} ended with exit code {code}: {''.join(said)} (full output: {log}); "
-                "the same command tries again"
-            )
         try:
             result: Json = json.loads(printed.splitlines()[-1])
         except (IndexError, ValueError) as error:

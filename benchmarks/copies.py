@@ -14,10 +14,9 @@ from __future__ import annotations
 import json
 import random
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import numpy as np
@@ -194,12 +193,9 @@ def _of_file(file: Path, characters: int) -> dict[str, Any]:
     }
     forms = (("documents", texts, OF_DOCUMENTS), ("sentences", _sentences(texts), OF_SENTENCES))
     for form, of, kinds in forms:
-        folder = Path(tempfile.mkdtemp(prefix="crammed-benchmark-"))
-        try:
-            trial = Trial(of, folder)
+        with TemporaryDirectory(prefix="crammed-benchmark-") as folder:
+            trial = Trial(of, Path(folder))
             counts = trial.counts(kinds)
-        finally:
-            shutil.rmtree(folder)
         shown = {"of": form, "documents": len(of), "held_out": len(trial.heldout)}
         result["trials"].append({**shown, "dropped_without": trial.dropped, "copies": counts})
     return result

@@ -1,12 +1,10 @@
 """How long fine-tuning takes and what it scores, compared with a plain loop on the same device.
 
     python benchmarks/finetune.py MODEL_DIR --data GLUE_DIR [--tasks rte,mrpc,cola] [--seeds 1]
-        [--limit 1000] [--plain SCRIPT] [--plain-steps 300] [--out RESULT.json]
+        [--limit 1000] [--out RESULT.json]
 
 Ours is timed as the command that a user types, loading included, without the untrained model.
-The plain loop is one process for each task and seed (plain_finetune.py, or any script with the same
-arguments). With --plain-steps, for when there is little GPU time, it stops after that many updates
-of each task, and its time is scaled to all updates of all seeds.
+The plain loop (plain_finetune.py) is one process for each task and seed.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from typing import Annotated
 import typer
 
 from common import Json, crammed, finish, run
-from crammed.config import ComputeConfig, Protocol
+from crammed.config import ComputeConfig
 from crammed.machine.device import choose_device
 from crammed.runs.environment import environment
 
@@ -35,8 +33,6 @@ def main(
     tasks: str = "rte,mrpc,cola",
     seeds: int = 1,
     limit: Annotated[int, typer.Option(help="Training rows for each task; 0 is all.")] = 1000,
-    plain: Annotated[Path | None, typer.Option(help="Script with another plain loop.")] = None,
-    plain_steps: Annotated[int, typer.Option(help="Updates to time; 0 is complete runs.")] = 0,
     out: Path | None = None,
 ) -> None:
     names = tasks.split(",")
@@ -44,25 +40,20 @@ def main(
         cut = Path(scratch) / "data"
         rows = {name: _cut(data / name, cut / name, limit) for name in names}
         ours = _ours(model, cut, names, seeds, Path(scratch))
-        script = plain or Path(__file__).with_name("plain_finetune.py")
-        runs = _plain(script, model, cut, names, seeds, plain_steps)
+        runs = [_plain(model, cut, name, seed) for name in names for seed in range(seeds)]
+    plain = sum(each["wall_seconds"] for each in runs)
     result: Json = {
         "name": "finetune",
         "environment": environment(),
         "device": choose_device(ComputeConfig()).name,
         "model": model.resolve().name,
-        "plain": script.name,
         "rows": rows,
         "seeds": seeds,
         "ours": ours,
         "plain_runs": runs,
+        "plain_seconds": plain,
+        "times_faster": plain / ours["seconds"],
     }
-    if plain_steps:
-        result["plain_seconds"] = _scaled(runs, rows, seeds)
-        result["plain_timed_updates"] = plain_steps
-    else:
-        result["plain_seconds"] = sum(each["wall_seconds"] for each in runs)
-    result["times_faster"] = result["plain_seconds"] / ours["seconds"]
     finish(result, out)
 
 
@@ -88,31 +79,15 @@ def _ours(model: Path, data: Path, names: list[str], seeds: int, scratch: Path) 
     return {"seconds": seconds, "scores": kept}
 
 
-def _plain(
-    script: Path, model: Path, data: Path, names: list[str], seeds: int, steps: int
-) -> list[Json]:
-    runs = []
-    for name in names:
-        for seed in range(1 if steps else seeds):
-            command = [sys.executable, str(script), str(model), "--task", name]
-            command += ["--data", str(data), "--seed", str(seed)]
-            command += ["--steps", str(steps)] if steps else []
-            began = time.perf_counter()
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-            wall = time.perf_counter() - began
-            printed = {**json.loads(done.stdout.splitlines()[-1]), "wall_seconds": wall}
-            runs.append({k: v for k, v in printed.items() if k != "model"})
-    return runs
-
-
-def _scaled(runs: list[Json], rows: dict[str, int], seeds: int) -> float:
-    """Seconds that all updates of all seeds would take at the measured rate."""
-    protocol = Protocol()
-    seconds = 0.0
-    for each in runs:
-        updates = protocol.epochs * (rows[each["task"]] // protocol.batch)
-        seconds += seeds * updates * each["updates_seconds"] / each["updates"]
-    return seconds
+def _plain(model: Path, data: Path, name: str, seed: int) -> Json:
+    """What the plain loop prints for a task and a seed, and how long it took."""
+    command = [sys.executable, str(Path(__file__).with_name("plain_finetune.py")), str(model)]
+    command += ["--task", name, "--data", str(data), "--seed", str(seed)]
+    began = time.perf_counter()
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    wall = time.perf_counter() - began
+    printed = {**json.loads(done.stdout.splitlines()[-1]), "wall_seconds": wall}
+    return {k: v for k, v in printed.items() if k != "model"}
 
 
 if __name__ == "__main__":

@@ -7,12 +7,13 @@ import queue
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import IO, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 from common import numbers_of
-from crammed.errors import InputError, Interrupted
+from crammed.errors import CrammedError, InputError, Interrupted
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -110,19 +111,31 @@ class Processes:
         self._running: set[subprocess.Popen[str]] = set()
         self._stopped = threading.Event()
 
-    def run(self, words: Sequence[str], env: Mapping[str, str], errors: IO[str]) -> tuple[int, str]:
-        """Run a command on this thread's cores, with its error output in a file.
+    def run(self, words: Sequence[str], log: Path, **env: str) -> str:
+        """What a command prints that runs on this thread's cores, with its errors in a file.
 
-        Returns:
-            Its exit code, and what it printed.
+        Args:
+            env: variables besides those of this process.
+
+        Raises:
+            CrammedError: it failed.
         """
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, env=env, text=True)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        own, out = {**os.environ, **env}, subprocess.PIPE
+        with log.open("a") as errors:
+            process = subprocess.Popen(words, stdout=out, stderr=errors, env=own, text=True)
         self._running.add(process)
         if self._stopped.is_set():
             process.kill()
         printed, _ = process.communicate()
         self._running.discard(process)
-        return process.returncode, printed
+        if process.returncode:
+            said = log.read_text("utf-8", errors="replace").strip().splitlines()[-1:]
+            raise CrammedError(
+                f"{log.stem} ended with exit code {process.returncode}: {''.join(said)} (full "
+                f"output: {log}); the same command tries again"
+            )
+        return printed
 
     def stop(self, by: signal.Signals = signal.SIGKILL) -> None:
         """Send running processes this signal, and kill any that are started later."""

@@ -11,13 +11,15 @@ packages of the text, the share of its characters that recipes lose, and gaps fi
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from common import run
 from crammed.config import TokenizerConfig
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
@@ -67,17 +69,12 @@ def _lost(recipe: str, text: str) -> float:
     return lost.total() / characters
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in ("text", "studies", "record"):
-        parser.add_argument(name, type=Path)
-    parser.add_argument("--command", required=True)
-    args = parser.parse_args()
-    args.record.mkdir(parents=True, exist_ok=True)
-    for study in sorted(args.studies.iterdir()):
-        packages = json.loads((args.text / f"{study.name}.sources.json").read_text("utf-8"))
-        write_json(args.record / f"{study.name}.json", kept(study, packages, args.command))
+def main(text: Path, studies: Path, record: Path, command: Annotated[str, typer.Option()]) -> None:
+    record.mkdir(parents=True, exist_ok=True)
+    for study in sorted(studies.iterdir()):
+        packages = json.loads((text / f"{study.name}.sources.json").read_text("utf-8"))
+        write_json(record / f"{study.name}.json", kept(study, packages, command))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -15,13 +15,11 @@ only on Linux.
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import numpy as np
@@ -66,16 +64,6 @@ def bytes_of(data: Path) -> int:
         for part in source.parts
         for text in part.documents()
     )
-
-
-@contextmanager
-def folder_of_its_own() -> Iterator[Path]:
-    """A folder that is removed in the end."""
-    folder = Path(tempfile.mkdtemp(prefix="crammed-benchmark-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
 
 
 def _timed(label: str, size: int, data: Path, out: Path, *overrides: str) -> dict[str, Any]:
@@ -160,7 +148,8 @@ def main(
 ) -> None:
     """Run the benchmark and print JSON."""
     size, small_size = bytes_of(data), bytes_of(small)
-    with folder_of_its_own() as folder:
+    with TemporaryDirectory(prefix="crammed-benchmark-") as scratch:
+        folder = Path(scratch)
         runs = [
             alone(_timed, "small, tokenizer trained", small_size, small, folder / "small"),
             alone(_timed, "all, tokenizer trained", size, data, folder / "trained"),

@@ -14,6 +14,7 @@ import json
 import os
 import random
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -21,7 +22,7 @@ import typer
 from crammed.data import shards
 from crammed.data.preparing.driver import prepare
 from crammed.terminal.progress import Progress
-from prepare import MEGA, config_of, folder_of_its_own
+from prepare import MEGA, config_of
 from resources import alone, largest, memory
 
 SHARD_CHARACTERS = 4_000
@@ -68,7 +69,8 @@ def _measure(what: str, count: int, source: Path, out: Path) -> dict[str, Any]:
 
 
 def _measured(what: str, count: int) -> dict[str, Any]:
-    with folder_of_its_own() as folder:
+    with TemporaryDirectory(prefix="crammed-benchmark-") as scratch:
+        folder = Path(scratch)
         if what == "shards":
             source = _write_shards(folder, count)
             os.environ[_SHARDS] = str(SHARD_CHARACTERS)

@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -20,7 +21,7 @@ from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.read.source import open_sources
 from crammed.machine import engine
 from crammed.terminal.progress import Progress
-from prepare import MEGA, bytes_of, config_of, folder_of_its_own
+from prepare import MEGA, bytes_of, config_of
 
 STAGES = {
     "read": "reading and cleaning",
@@ -61,9 +62,9 @@ def main(
     config = config_of(data, "compute.workers=1", *words)
     sources, size = open_sources(config.data), bytes_of(data)
     engine._run = timed
-    with folder_of_its_own() as folder, Progress() as progress:
+    with TemporaryDirectory(prefix="crammed-benchmark-") as folder, Progress() as progress:
         began = time.process_time()
-        prepare(config.data, config.tokenizer, folder / "corpus", progress, config.compute)
+        prepare(config.data, config.tokenizer, Path(folder, "corpus"), progress, config.compute)
         whole = time.process_time() - began
     rest = whole - sum(spent.values())
     spent[MAIN if tokenizer else TRAINING] = rest + spent.pop(MAIN, 0.0)

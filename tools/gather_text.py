@@ -10,7 +10,6 @@ documents and characters.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import re
@@ -20,6 +19,9 @@ import tempfile
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 EVERY_LANGUAGE = (
     "evolution-common",
@@ -63,14 +65,8 @@ def gather(code: str, file: Path, *, ascii_lines: bool = True) -> list[dict[str,
                     out.write(json.dumps(record, ensure_ascii=False) + "\n")
                     documents, characters = documents + 1, characters + len(text)
             if documents:
-                found.append(
-                    {
-                        "package": package,
-                        "version": version,
-                        "documents": documents,
-                        "characters": characters,
-                    }
-                )
+                counts = {"documents": documents, "characters": characters}
+                found.append({"package": package, "version": version, **counts})
     return found
 
 
@@ -207,27 +203,21 @@ def _documents(lines: Iterator[str], seen: set[str]) -> Iterator[str]:
         yield "\n".join(document)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("language", help="as Debian spells it: de, zh-CN, en-US")
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--characters", type=int, help="keep about this many, spread evenly")
-    parser.add_argument("--one-line", action="store_true", help="documents without line breaks")
-    parser.add_argument(
-        "--no-ascii-lines",
-        dest="ascii_lines",
-        action="store_false",
-        help="leave out lines with ASCII letters alone: Korean or Hindi that nobody translated",
-    )
-    args = parser.parse_args()
-    found = gather(args.language, args.file, ascii_lines=args.ascii_lines)
+def main(
+    language: Annotated[str, typer.Argument(help="As Debian spells it: de, zh-CN, en-US.")],
+    file: Path,
+    characters: Annotated[int | None, typer.Option(help="Keep so many, spread evenly.")] = None,
+    one_line: Annotated[bool, typer.Option("--one-line", help="No line breaks.")] = False,
+    ascii_lines: Annotated[bool, typer.Option(help="Keep lines with ASCII letters alone.")] = True,
+) -> None:
+    found = gather(language, file, ascii_lines=ascii_lines)
     if not found:
-        raise SystemExit(f"no package holds text in {args.language}")
-    thin(args.file, args.characters, one_line=args.one_line)
-    args.file.with_suffix(".sources.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        raise SystemExit(f"no package holds text in {language}")
+    thin(file, characters, one_line=one_line)
+    file.with_suffix(".sources.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
     for each in found:
         print(*each.values(), sep="\t")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

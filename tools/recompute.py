@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import recomputed as again
+from recomputed import mean
 
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = "study|experiment|documents|judged|verdicts"
@@ -56,6 +57,13 @@ class Check:
         self.count += 1
         if not (agrees(shown, value) if isinstance(value, float) else shown == value):
             self.faults.append(f"{where}: {shown!r} is published, and {value!r} is found")
+
+    def numbers(self, where: str, shown: str, values: list[float]) -> None:
+        """Compare the numbers in a cell, each rounded to its last digit."""
+        found = NUMBER.findall(shown)
+        self.same(f"{where}: numbers", str(len(found)), str(len(values)))
+        for number, value in zip(found, values, strict=False):
+            self.same(where, number, float(value))
 
     def near(self, where: str, shown: float, value: float, by: float) -> None:
         """Compare numbers that were drawn at random."""
@@ -181,13 +189,9 @@ def check_mean(
 
     An arm without a single score of this kind shows nothing.
     """
-    own = again.values(part, arm, measure)
+    own, twins = (again.values(part, arm, each) for each in (measure, f"untrained.{measure}"))
     wanted = ([mean(own)] if own else []) + ([again.deviation(own)] if len(own) > 1 else [])
-    wanted += [mean(t) for t in [again.values(part, arm, f"untrained.{measure}")] if t]
-    numbers = NUMBER.findall(shown)
-    check.same(f"{at}: numbers", str(len(numbers)), str(len(wanted)))
-    for number, value in zip(numbers, wanted, strict=False):
-        check.same(at, number, value)
+    check.numbers(at, shown, wanted + ([mean(twins)] if twins else []))
 
 
 def check_difference(
@@ -202,10 +206,7 @@ def check_difference(
     wanted = [mean(own) - mean(base)]
     if found is not None and again.decidable(part) is not False:
         wanted += found["interval"]
-    numbers = NUMBER.findall(shown)
-    check.same(f"{at}: numbers", str(len(numbers)), str(len(wanted)))
-    for number, value in zip(numbers, wanted, strict=False):
-        check.same(at, number, float(value))
+    check.numbers(at, shown, wanted)
 
 
 def check_power(check: Check, where: str, part: dict[str, Any], main: str, text: str) -> None:
@@ -287,24 +288,15 @@ def check_experiments(check: Check, root: Path) -> None:
             main = again.main_measure(study)
             counted = {again.counts(part, main) for part in again.parts(study).values()}
             check.same(f"{page.name}, {link[1]}: verdict", verdict, "; ".join(sorted(counted)))
-            spans = [again.flops_span(part) for part in again.parts(study).values()]
-            numbers = re.findall(r"\d\.\d\d", equal)
-            for number, value in zip(numbers, spans[0], strict=False):
+            span = again.flops_span(next(iter(again.parts(study).values())))
+            for number, value in zip(re.findall(r"\d\.\d\d", equal), span, strict=False):
                 check.same(f"{page.name}, {link[1]}: FLOPs", number, value)
-
-
-def mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
-def report(check: Check) -> list[str]:
-    last = f"{check.count:,} published numbers and words; {len(check.faults)} do not agree"
-    return [*check.faults, last]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--root", type=Path, default=ROOT)
     done = check_all(parser.parse_args().root)
-    print("\n".join(report(done)))
+    said = f"{done.count:,} published numbers and words; {len(done.faults)} do not agree"
+    print("\n".join([*done.faults, said]))
     sys.exit(1 if done.faults else 0)

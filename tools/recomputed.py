@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,12 @@ def values(part: Json, arm: str, measure: str) -> list[float]:
     return [float(each) for each in every if each is not None]
 
 
+def mean(own: Sequence[float]) -> float:
+    return sum(own) / len(own)
+
+
 def deviation(own: list[float]) -> float:
-    middle = sum(own) / len(own)
+    middle = mean(own)
     return math.sqrt(sum((each - middle) ** 2 for each in own) / (len(own) - 1))
 
 
@@ -54,7 +59,7 @@ def decidable(part: Json) -> bool | None:
     own = values(part, part["baseline"], "loss@0.15")
     if part.get("unigram") is None or not own:
         return None
-    return sum(own) / len(own) <= float(part["unigram"]) - 1.0
+    return mean(own) <= float(part["unigram"]) - 1.0
 
 
 def plateau(part: Json) -> set[str]:
@@ -62,8 +67,7 @@ def plateau(part: Json) -> set[str]:
     if part.get("unigram") is None or main_measure(part) != "loss@0.15":
         return set()
     losses = {arm: values(part, arm, "loss@0.15") for arm in part["arms"]}
-    means = {arm: sum(own) / len(own) for arm, own in losses.items() if own}
-    return {arm for arm, middle in means.items() if middle > part["unigram"] - 1.0}
+    return {arm for arm, own in losses.items() if own and mean(own) > part["unigram"] - 1.0}
 
 
 def moderated(groups: dict[str, list[float]]) -> dict[str, tuple[float, float]]:
@@ -72,7 +76,7 @@ def moderated(groups: dict[str, list[float]]) -> dict[str, tuple[float, float]]:
     if len(variances) < 2 or not any(variances.values()):
         return {}
     free = {arm: len(groups[arm]) - 1 for arm in variances}
-    floor = 1e-5 * sum(variances.values()) / len(variances)
+    floor = 1e-5 * mean([*variances.values()])
     logs, noise, fourth = [], [], []
     for arm, variance in variances.items():
         half = free[arm] / 2
@@ -105,16 +109,12 @@ def tested(part: Json, measure: str) -> dict[str, Json]:
     found: dict[str, Json] = {}
     for arm, own in groups.items():
         pool = every if arm in slow else learned
-        if (
-            arm == base
-            or arm not in pool
-            or base not in pool
-            or min(len(own), len(groups[base])) < 3
-        ):
+        few = min(len(own), len(groups[base])) < 3
+        if few or arm == base or not {arm, base} <= pool.keys():
             continue
         (variance, free), (of_base, free_base) = pool[arm], pool[base]
         error = math.sqrt(variance / len(own) + of_base / len(groups[base]))
-        apart = sum(own) / len(own) - sum(groups[base]) / len(groups[base])
+        apart = mean(own) - mean(groups[base])
         freedom = min(free, free_base)
         alone = 2 * float(t.sf(abs(apart) / error, freedom))
         found[arm] = {"apart": apart, "error": error, "free": freedom, "alone": alone}
@@ -150,19 +150,17 @@ def counts(part: Json, measure: str) -> str:
     if not found:
         return "leads only, because a verdict takes 3 seeds"
     each = [*found.values()]
-    said = [(each.count("better"), "better"), (each.count("worse"), "worse")]
-    said += [(each.count(None), "no difference shown")]
-    said += [(len(plateau(part)), "still on the plateau, so not comparable")]
-    return ", ".join(f"{number} {words}" for number, words in said if number)
+    said = {"better": each.count("better"), "worse": each.count("worse")}
+    said["no difference shown"] = each.count(None)
+    said["still on the plateau, so not comparable"] = len(plateau(part))
+    return ", ".join(f"{number} {words}" for words, number in said.items() if number)
 
 
-def flops_span(part: Json) -> tuple[float, float]:
+def flops_span(part: Json) -> tuple[float, ...]:
     """The least and the most FLOPs of an arm, as multiples of the baseline's."""
     every = {arm: values(part, arm, "exaflop") for arm in part["arms"]}
-    means = {arm: sum(own) / len(own) for arm, own in every.items() if own}
-    return min(means.values()) / means[part["baseline"]], max(means.values()) / means[
-        part["baseline"]
-    ]
+    means = {arm: mean(own) for arm, own in every.items() if own}
+    return tuple(end(means.values()) / means[part["baseline"]] for end in (min, max))
 
 
 def power(part: Json, measure: str, stated: list[float]) -> list[float]:
@@ -199,11 +197,11 @@ def laws(study: Json) -> Json:
             if own and flops and arm not in slow:
                 kind, _, size = arm.partition(".")
                 kind = kind if size else arm
-                cells.append((kind, size, label, 1e18 * sum(flops) / len(flops), own))
+                cells.append((kind, size, label, 1e18 * mean(flops), own))
     types: dict[str, tuple[float, float, list[str]]] = {}
     slopes: list[float] = []
     for kind in dict.fromkeys(cell[0] for cell in cells):
-        points = [(flops, sum(v) / len(v)) for k, _, _, flops, v in cells if k == kind]
+        points = [(flops, mean(v)) for k, _, _, flops, v in cells if k == kind]
         if len({cell[2] for cell in cells if cell[0] == kind}) > 1:
             best = sorted(
                 (flops, loss)
@@ -214,10 +212,8 @@ def laws(study: Json) -> Json:
             slope, height = np.polyfit(x, y, 1)
             slopes.append(-float(slope))
             types[kind] = math.exp(height), float(slope), [f"{loss:.3f}" for _, loss in best]
-    found = exchanged(
-        [cell for cell in cells if cell[0] in types], list(types), float(np.mean(slopes))
-    )
-    return {"types": types, **found}
+    compared = [cell for cell in cells if cell[0] in types]
+    return {"types": types, **exchanged(compared, list(types), float(np.mean(slopes)))}
 
 
 def exchanged(cells: list[Any], kinds: list[str], slope: float) -> Json:
@@ -227,13 +223,13 @@ def exchanged(cells: list[Any], kinds: list[str], slope: float) -> Json:
         blocks.setdefault((cell[1], cell[2]), []).append(cell)
     y, kind, place, x = [], [], [], []
     for number, block in enumerate(b for b in blocks.values() if len(b) == len(kinds)):
-        middle = sum(math.log(cell[3]) for cell in block) / len(block)
+        middle = mean([math.log(cell[3]) for cell in block])
         moved = [
             (math.log(loss) + slope * (math.log(cell[3]) - middle), kinds.index(cell[0]))
             for cell in block
             for loss in cell[4]
         ]
-        centre = sum(each for each, _ in moved) / len(moved)
+        centre = mean([each for each, _ in moved])
         y += [each - centre for each, _ in moved]
         kind += [each for _, each in moved]
         place += [number] * len(moved)
@@ -253,10 +249,9 @@ def exchanged(cells: list[Any], kinds: list[str], slope: float) -> Json:
         tried = np.empty(len(y), int)
         for own, order in zip(members, way, strict=True):
             tried[own] = order
-        found.append(
-            rest(np.array(y), tried, np.array(place), apart, len(kinds)) <= real * (1 + 1e-9)
-        )
-    p = sum(found) / len(found)
+        error = rest(np.array(y), tried, np.array(place), apart, len(kinds))
+        found.append(error <= real * (1 + 1e-9))
+    p = mean(found)
     least = max(math.factorial(len(kinds)) / total, 0.0 if exact else 1e-4)
     shifts = {}
     for number, name in enumerate(kinds):

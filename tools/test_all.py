@@ -37,17 +37,10 @@ LIBRARIES += ["tests/report", "tests/data/test_tokenizer.py", "tests/formats"]
 LIBRARIES += ["tests/embedding", "tests/finetuned", "tests/test_older_versions.py"]
 PYTORCH = ["tests/model", "tests/optim", "tests/training", "tests/machine"]
 CAMPAIGN = ["tools/chaos.py", "--minutes", "10", "--jobs", "2"]
-SHOWN: tuple[str, ...] = (
-    "jinja2",
-    "matplotlib",
-    "numpy",
-    "pyarrow",
-    "pydantic",
-    "pyyaml",
-    "rich",
-    "safetensors",
+SHOWN = (
+    *("jinja2", "matplotlib", "numpy", "pyarrow", "pydantic", "pyyaml", "rich", "safetensors"),
+    *("scipy", "tokenizers", "torch", "transformers", "typer"),
 )
-SHOWN += ("scipy", "tokenizers", "torch", "transformers", "typer")
 
 
 @dataclass(frozen=True)
@@ -104,13 +97,9 @@ def versions(python: str) -> str:
     """Versions of Python and the packages in `SHOWN` in an environment, if it has been made."""
     if not (ROOT / python).exists():
         return "not made"
-    code = f"for name in {SHOWN}: print(name, metadata.version(name), end='  ')"
-    says = "print('python', platform.python_version(), end='  ')"
-    code = f"import platform\nfrom importlib import metadata\n{says}\n{code}"
-    done = subprocess.run(
-        [python, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
+    code = "import platform; from importlib import metadata; v = metadata.version; "
+    code += f"print('python', platform.python_version(), *(f' {{n}} {{v(n)}}' for n in {SHOWN}))"
+    return subprocess.check_output([python, "-c", code], cwd=ROOT, text=True).strip()
 
 
 def commit() -> str:
@@ -139,10 +128,7 @@ def main(names: list[str]) -> None:
     lines = [
         f"date      {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         f"machine   {platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        *(
-            f"{name:<10}{versions(f'.venv-{name}/bin/python')}"
-            for name in ("test", "oldest", "newest")
-        ),
+        *(f"{e:<10}{versions(f'.venv-{e}/bin/python')}" for e in ("test", "oldest", "newest")),
     ]
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     OUTPUT.write_text("\n\n".join(("\n".join(lines), *results)) + "\n", "utf-8")

@@ -71,5 +71,5 @@ def test_a_run_that_fails_ends_the_grid_with_its_log(tmp_path: Path, corpus: Cor
     failed = python(*grid_of(tmp_path, corpus, [*OWN, "optim.lr=no"], {"tokens": [600]}))
     assert failed.returncode == 1
     (log,) = (tmp_path / "out" / "runs").glob("*.log")
-    assert f"ended with exit code 2; {log} says why" in failed.stderr
+    assert f"(full output: {log})" in failed.stderr
     assert "optim.lr" in log.read_text()

@@ -6,7 +6,6 @@ import ast
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -60,10 +59,10 @@ def test_a_planted_wrong_number_is_found(copy: Path) -> None:
         page.write_text(text, "utf-8")
 
 
-@pytest.mark.parametrize("change", [lambda text: text.replace("2 no difference", "1 worse, 1 no")])
-def test_a_planted_wrong_verdict_is_found(copy: Path, change: Callable[[str], str]) -> None:
+def test_a_planted_wrong_verdict_is_found(copy: Path) -> None:
     page = copy / "docs" / "experiments.md"
-    page.write_text(change(page.read_text("utf-8")), "utf-8")
+    text = page.read_text("utf-8").replace("2 no difference", "1 worse, 1 no")
+    page.write_text(text, "utf-8")
     (fault,) = recompute.check_all(copy).faults
     assert "verdict" in fault
 

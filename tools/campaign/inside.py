@@ -19,6 +19,8 @@ from typing import Any
 from campaign.files import Layer, Strike, Torn
 from campaign.plants import PLANTS
 
+Fault = dict[str, Any]
+"""What strikes, as `campaign.faults` draws it."""
 _WRITING = ("create", "write", "native", "mkdir")
 """Operations that need space on the disk."""
 _SIGNALS = {name: signal.Signals[name] for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")}
@@ -73,108 +75,81 @@ def code() -> str:
     return f"import sys; sys.path.insert(0, {tools!r}); from campaign.inside import main; main()"
 
 
-def _strike(fault: dict[str, Any], layer: Layer) -> Strike:
+def _strike(fault: Fault, layer: Layer) -> Strike:
     """The function that `Layer` calls before each operation."""
-    make = _AT_OPERATIONS.get(fault["kind"])
-    return make(fault, layer) if make is not None and "at" in fault else lambda *_: None
-
-
-def _signalling(fault: dict[str, Any], layer: Layer) -> Strike:
-    which = _SIGNALS[fault["signal"]]
+    act, lasts = _ACTS.get(fault["kind"]), fault["kind"] in ("full", "slow")
+    if act is None or "at" not in fault:
+        return lambda *_: None
 
     def strike(kind: str, number: int, path: str) -> None:
-        if kind == "read" or number != fault["at"]:
-            return
+        due = (number == fault["at"]) and (kind == "read") == fault.get("reading", False)
+        if due or (lasts and number >= fault["at"]):
+            act(fault, layer, kind, path)
+
+    return strike
+
+
+def _signalled(fault: Fault, layer: Layer, kind: str, path: str) -> None:
+    layer.remark("fault")
+    if kind == "write" and fault["signal"] == "SIGKILL":
+        raise Torn
+    os.kill(os.getpid(), _SIGNALS[fault["signal"]])
+
+
+def _full_disk(fault: Fault, layer: Layer, kind: str, path: str) -> None:
+    if kind in _WRITING:
         layer.remark("fault")
-        if kind == "write" and which == signal.SIGKILL:
-            raise Torn
-        os.kill(os.getpid(), which)
-
-    return strike
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 
-def _full_disk(fault: dict[str, Any], layer: Layer) -> Strike:
-    def strike(kind: str, number: int, path: str) -> None:
-        if kind in _WRITING and number >= fault["at"]:
-            layer.remark("fault")
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-
-    return strike
-
-
-def _failing(fault: dict[str, Any], layer: Layer) -> Strike:
+def _failing(fault: Fault, layer: Layer, kind: str, path: str) -> None:
     """One operation fails: a write, a sync, a rename; or reading a file."""
-
-    def strike(kind: str, number: int, path: str) -> None:
-        if number == fault["at"] and (kind == "read") == fault["reading"]:
-            layer.remark("fault")
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-
-    return strike
+    layer.remark("fault")
+    raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
 
-def _slow(fault: dict[str, Any], layer: Layer) -> Strike:
-    spent = [0.0]
-
-    def strike(kind: str, number: int, path: str) -> None:
-        if number == fault["at"]:
-            layer.remark("fault")
-        if number >= fault["at"] and spent[0] < LONGEST_DELAY:
-            spent[0] += fault["delay"]
-            time.sleep(fault["delay"])
-
-    return strike
+def _slow(fault: Fault, layer: Layer, kind: str, path: str) -> None:
+    if (slept := fault.setdefault("slept", 0.0)) < LONGEST_DELAY:
+        layer.remark("fault")
+        fault["slept"] = slept + fault["delay"]
+        time.sleep(fault["delay"])
 
 
-def _closing(fault: dict[str, Any], layer: Layer) -> Strike:
+def _closed(fault: Fault, layer: Layer, kind: str, path: str) -> None:
     """The terminal is closed: nobody reads the output any more."""
-
-    def strike(kind: str, number: int, path: str) -> None:
-        if kind != "read" and number == fault["at"]:
-            layer.remark("fault")
-            read, write = os.pipe()
-            os.close(read)
-            for standard in fault["streams"]:
-                os.dup2(write, standard)
-
-    return strike
+    layer.remark("fault")
+    read, write = os.pipe()
+    os.close(read)
+    for standard in fault["streams"]:
+        os.dup2(write, standard)
 
 
-def _jumping(fault: dict[str, Any], layer: Layer) -> Strike:
-    def strike(kind: str, number: int, path: str) -> None:
-        if kind != "read" and number == fault["at"]:
-            layer.remark("fault")
-            _JUMPED.update(fault["jumps"])
-
-    return strike
+def _jumped(fault: Fault, layer: Layer, kind: str, path: str) -> None:
+    layer.remark("fault")
+    _JUMPED.update(fault["jumps"])
 
 
 _JUMPED: dict[str, float] = {}
 """Seconds by which each clock is wrong from now on."""
-_AT_OPERATIONS: dict[str, Callable[[dict[str, Any], Layer], Strike]] = {
-    "signal": _signalling,
+_ACTS: dict[str, Callable[[Fault, Layer, str, str], None]] = {
+    "signal": _signalled,
     "full": _full_disk,
     "failing": _failing,
     "slow": _slow,
-    "closed": _closing,
-    "clock": _jumping,
+    "closed": _closed,
+    "clock": _jumped,
 }
+"""What happens at an operation."""
 
 
-def _arm(fault: dict[str, Any], layer: Layer) -> None:
+def _arm(fault: Fault, layer: Layer) -> None:
     """Prepare faults that strike at a time, at an update, or through a clock."""
     if fault["kind"] == "clock":
         _replace_clocks()
     if fault["kind"] == "poison":
         _poison(fault["update"], layer)
     if "after" in fault:
-        which = _SIGNALS[fault["signal"]]
-
-        def strike() -> None:
-            layer.remark("fault")
-            os.kill(os.getpid(), which)
-
-        timer = threading.Timer(fault["after"], strike)
+        timer = threading.Timer(fault["after"], _end, (_SIGNALS[fault["signal"]], layer))
         timer.daemon = True
         timer.start()
     for how, end in (("stuck", signal.SIGSTOP), ("dies", signal.SIGKILL)):
@@ -182,7 +157,7 @@ def _arm(fault: dict[str, Any], layer: Layer) -> None:
             _at_update(fault[how], partial(_end, end, layer))
 
 
-def _end(which: signal.Signals, layer: Layer, _: object) -> None:
+def _end(which: signal.Signals, layer: Layer, *_: object) -> None:
     layer.remark("fault")
     os.kill(os.getpid(), which)
 
