@@ -163,11 +163,7 @@ def seconds_of(device: Device, work: Callable[[], object]) -> float:
 def summary(seconds: Iterable[float]) -> dict[str, float]:
     """The median as ``seconds``, ``fastest`` and ``slowest``."""
     ordered = sorted(seconds)
-    return {
-        "seconds": statistics.median(ordered),
-        "fastest": ordered[0],
-        "slowest": ordered[-1],
-    }
+    return {"seconds": statistics.median(ordered), "fastest": ordered[0], "slowest": ordered[-1]}
 
 
 def run(main: Callable[..., None]) -> None:

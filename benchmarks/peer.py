@@ -168,11 +168,7 @@ def _train_with_trainer(
 ) -> int:
     """Hugging Face's Trainer; returns how many updates it made."""
     trainer = ClockTrainer(
-        model=model,
-        args=options,
-        train_dataset=rows,
-        data_collator=collate,
-        callbacks=[clock],
+        model=model, args=options, train_dataset=rows, data_collator=collate, callbacks=[clock]
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()

@@ -48,7 +48,7 @@ def prepare_table(name: str) -> str:
     words = [
         f"Measured on {made['cores']} cores (commit {made['commit']}). On a part of this text, the "
         f"`tokenizers` library encodes {library} with all cores; tokenizing each distinct word "
-        f"once encodes {ours} with one core.",
+        f"once encodes {ours} with one core."
     ]
     if identity := runs.get("identity"):
         count, differing = identity["documents"], identity["differing"]

@@ -10,9 +10,10 @@ from typing import Any
 
 import layout
 from crammed.quantity import quantity
+from crammed.study.findings.statistics import compare_arms
 from crammed.study.findings.table import interval_text, mean_text
-from crammed.study.result import RATES
-from layout import compared, difference_cell, found, row_of, table, tabled
+from crammed.study.result import RATES, StudyResult
+from layout import difference_cell, found, row_of, table, tabled
 
 PARTS = ("ours, a tenth of the time", "ours, a fifth of the time")
 """Ours in less time than the peers."""
@@ -164,8 +165,13 @@ def _counts(name: str) -> list[dict[str, Any]]:
 
 def _compared(runs: list[Run], base: str) -> dict[str, dict[str, Any]]:
     """A row for every contestant, best first, compared with the one named `base`."""
-    kept = ((run["name"], run, run["train"]["tokens"], run["seconds"]) for run in runs)
-    return {row["arm"]: row for row in compared(kept, base)}
+    arms: dict[str, Any] = {base: {"words": [], "runs": {}}}
+    for run in runs:
+        values = {rate: run["heldout"][rate] for rate in RATES}
+        values |= {"tokens": run["train"]["tokens"], "seconds": run["seconds"]}
+        arms.setdefault(run["name"], {"words": [], "runs": {}})["runs"][str(run["seed"])] = values
+    study = StudyResult.model_validate({"baseline": base, "arms": arms})
+    return {row["arm"]: row for row in compare_arms(study)}
 
 
 def _against(runs: list[Run], rate: str, best: str) -> str:

@@ -11,18 +11,14 @@ import numpy as np
 from scipy.stats import ttest_ind
 
 from crammed.files.writing import read_json
-from crammed.study.findings.statistics import compare_arms
 from crammed.study.findings.table import difference_text, interval_text
-from crammed.study.result import RATES, StudyResult
+from crammed.study.result import RATES
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "records"
 BENCHMARKS = ROOT / "benchmarks" / "results"
 NOT_YET = "Not measured yet.\n"
 PAGE_WIDTH = 120
-
-Compared = tuple[str, dict[str, Any], int, float]
-"""The arm of a run, what a benchmark kept of it, its tokens and its seconds."""
 
 
 def there(names: Iterable[str]) -> list[dict[str, Any]]:
@@ -41,16 +37,6 @@ def found(file: Path) -> dict[str, Any]:
 def row_of(*cells: str) -> str:
     """A line of a table."""
     return f"| {' | '.join(cells)} |"
-
-
-def compared(runs: Iterable[Compared], base: str) -> list[dict[str, Any]]:
-    """Arms compared with the one named `base`."""
-    arms: dict[str, Any] = {base: {"words": [], "runs": {}}}
-    for arm, run, tokens, seconds in runs:
-        values = {rate: run["heldout"][rate] for rate in RATES}
-        values |= {"tokens": tokens, "seconds": seconds}
-        arms.setdefault(arm, {"words": [], "runs": {}})["runs"][str(run["seed"])] = values
-    return compare_arms(StudyResult.model_validate({"baseline": base, "arms": arms}))
 
 
 def difference_cell(one: dict[str, Any], measure: str = RATES[0]) -> str:

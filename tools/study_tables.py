@@ -15,12 +15,7 @@ from crammed.budget import Budget
 from crammed.quantity import counted, quantity
 from crammed.study.findings.laws import laws_of
 from crammed.study.findings.scaling import analyse
-from crammed.study.findings.statistics import (
-    FEWEST,
-    compare_arms,
-    decidable,
-    decidable_text,
-)
+from crammed.study.findings.statistics import FEWEST, compare_arms, decidable, decidable_text
 from crammed.study.findings.table import (
     difference_text,
     equal_text,

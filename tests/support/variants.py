@@ -54,11 +54,7 @@ COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("matrix_start", "orthogonal"): {"zero_outputs": False},
     ("zero_outputs", True): {"matrix_start": "normal"},
     **{
-        ("attention_start", start): {
-            "positions": "rotary",
-            "qkv_bias": True,
-            "qk_norm": "none",
-        }
+        ("attention_start", start): {"positions": "rotary", "qkv_bias": True, "qk_norm": "none"}
         for start in ("neighbours", "neighbours-first")
     },
     **{
