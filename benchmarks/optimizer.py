@@ -121,31 +121,26 @@ def _split(model: nn.Module, optim: MuonConfig) -> tuple[list[Tensor], list[Json
 
 def _apart(model: nn.Module, optim: MuonConfig) -> Callable[[], object]:
     rest, groups = _split(model, optim)
-    adam = torch.optim.AdamW(rest, lr=optim.lr, fused=True)
-    each = [
+    each = (
         Muon([{"params": [p], "parts": group["parts"]}], optim.matrix_lr, optim.momentum)
         for group in groups
         for p in group["params"]
-    ]
-
-    def step() -> None:
-        adam.step()
-        for one in each:
-            one.step()
-
-    return step
+    )
+    return _beside_adamw(rest, optim, *each)
 
 
 def _torchs(model: nn.Module, optim: MuonConfig) -> Callable[[], object]:
     rest, groups = _split(model, optim)
-    adam = torch.optim.AdamW(rest, lr=optim.lr, fused=True)
     theirs = torch_muon([p for group in groups for p in group["params"]], optim)
+    return _beside_adamw(rest, optim, theirs)
 
-    def step() -> None:
-        adam.step()
-        theirs.step()
 
-    return step
+def _beside_adamw(
+    rest: list[Tensor], optim: MuonConfig, *others: torch.optim.Optimizer
+) -> Callable[[], object]:
+    """A step of AdamW on these parameters, and of other optimizers on theirs."""
+    every = (torch.optim.AdamW(rest, lr=optim.lr, fused=True), *others)
+    return lambda: [each.step() for each in every]
 
 
 def torch_muon(matrices: list[Tensor], optim: MuonConfig) -> torch.optim.Optimizer:

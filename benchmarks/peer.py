@@ -147,7 +147,7 @@ def main(
             adam_beta2=beta2,
             torch_compile=compile,
         )
-        steps = _train_with_trainer(model, options, rows, collate, clock)
+        steps = train_with_trainer(model, options, rows, collate, clock)
     _save(model, _tokenizer(opened, specials), out)
     result = {
         "updates": steps,
@@ -159,12 +159,8 @@ def main(
     print(json.dumps(result))
 
 
-def _train_with_trainer(
-    model: ModernBertForMaskedLM,
-    options: TrainingArguments,
-    rows: Rows,
-    collate: Masks,
-    clock: Clock,
+def train_with_trainer(
+    model: Any, options: TrainingArguments, rows: Rows, collate: Callable[[Any], Any], clock: Clock
 ) -> int:
     """Hugging Face's Trainer; returns how many updates it made."""
     trainer = ClockTrainer(

@@ -19,12 +19,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    DataCollatorForLanguageModeling,
-    PrinterCallback,
-)
+from transformers import AutoModelForMaskedLM, AutoTokenizer, DataCollatorForLanguageModeling
 
 from common import run
 from crammed.data.corpus import Corpus
@@ -33,7 +28,7 @@ from crammed.evaluation.backbones.huggingface import HuggingFaceMaskedLM
 from crammed.machine.workers import cores
 from crammed.model.heldout import heldout_losses
 from crammed.schedule import LinearToZero
-from peer import Clock, ClockTrainer, Rows, arguments
+from peer import Clock, Rows, arguments, train_with_trainer
 
 
 def main(
@@ -57,18 +52,10 @@ def main(
     def collate(rows: Any) -> Any:
         return masks([{"input_ids": row} for row in rows])
 
-    trainer = ClockTrainer(
-        model=encoder,
-        args=arguments(out, rate, batch, seed, bf16=bf16),
-        train_dataset=Rows(opened),
-        data_collator=collate,
-        callbacks=[clock],
-    )
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
+    options = arguments(out, rate, batch, seed, bf16=bf16)
+    steps = train_with_trainer(encoder, options, Rows(opened), collate, clock)
     encoder.save_pretrained(out)
     tokenizer.save_pretrained(out)
-    steps = trainer.state.global_step
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     judged = HuggingFaceMaskedLM(encoder.eval())
     rows = rows_of_corpus(opened, heldout_rows)

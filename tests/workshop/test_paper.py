@@ -113,7 +113,7 @@ def test_the_model_of_time() -> None:
     assert more == {product: 1, rows: 1}
     found = model.sums(more, card)
     assert list(found) == ["attention", "products"]
-    assert model.between_products(found).launches == 0
+    assert model.between_products(found)["launches"] == 0
 
 
 @pytest.mark.parametrize(
@@ -165,14 +165,6 @@ def test_a_step_s_products_are_those_of_the_count(tmp_path: Path, fp8: str) -> N
     assert sum(each["times"] for each in eight) == (3 * 4 * 2 if fp8 == "on" else 0)
 
 
-def gates_on_paper(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
-    """The kernels of the backward pass through the gates of a model of `SMALL`."""
-    out = tmp_path / "paper.json"
-    on_paper(*words, *SMALL, "--rows", "64", "--kernels", "999", "--out", str(out))
-    kernels = json.loads(out.read_text())["loops"]["ours"]["kernels"]
-    return [each for each in kernels if (each["part"], each["where"]) == ("gates", "backward")]
-
-
 SMALL = ["model.layers=3", "model.width=64", "model.head_dim=16", "tokenizer.vocab_size=512"]
 
 
@@ -193,7 +185,11 @@ def test_a_gate_s_gradient_is_not_one_pass_that_computes_both_halves_everywhere(
     tmp_path: Path,
 ) -> None:
     width = load_config("crammed-2022", SMALL).model.ffn_hidden
-    in_regions, last = gates_on_paper(tmp_path, "crammed-2022")
+    out = tmp_path / "paper.json"
+    on_paper("crammed-2022", *SMALL, "--rows", "64", "--kernels", "999", "--out", str(out))
+    kernels = json.loads(out.read_text())["loops"]["ours"]["kernels"]
+    backward = [each for each in kernels if (each["part"], each["where"]) == ("gates", "backward")]
+    in_regions, last = backward
     for kernel, times, tokens in ((in_regions, 2, 64 * 128), (last, 1, 64 * 32)):
         assert "cat" not in kernel["kernel"], "the compiler names a masked pass after it"
         assert kernel["times"] == times

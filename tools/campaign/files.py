@@ -135,38 +135,26 @@ class Torn(Exception):
 
 
 def _install_opening(layer: Layer) -> None:
-    def opened(
-        file: Any,
-        mode: str = "r",
-        buffering: int = -1,
-        encoding: str | None = None,
-        errors: str | None = None,
-        newline: str | None = None,
-        closefd: bool = True,
-        opener: Any = None,
-    ) -> Any:
+    def opened(file: Any, mode: str = "r", buffering: int = -1, *text: Any, **named: Any) -> Any:
         path = layer.below(file)
         if path is None:
-            return _open(file, mode, buffering, encoding, errors, newline, closefd, opener)
+            return _open(file, mode, buffering, *text, **named)
         raw_mode = mode.replace("t", "").replace("b", "")
         if set(raw_mode) & set("wax") and not isinstance(file, int):  # `os.open` has counted that
             layer.change("create", path, new=not os.path.exists(file))
+        closefd, opener = named.pop("closefd", True), named.pop("opener", None)
         raw = _Raw(layer, path, file, raw_mode, closefd, opener)
         if buffering == 0:
             return raw
-        size = buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE
-        buffer: Any
-        if "+" in mode:
-            buffer = io.BufferedRandom(raw, size)
-        elif "r" in mode:
-            buffer = io.BufferedReader(raw, size)
-        else:
-            buffer = io.BufferedWriter(raw, size)
+        kind: Any = io.BufferedReader if "r" in mode else io.BufferedWriter
+        buffered = io.BufferedRandom if "+" in mode else kind
+        buffer = buffered(raw, buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE)
         if "b" in mode:
             return buffer
-        text = io.TextIOWrapper(buffer, encoding, errors, newline, line_buffering=buffering == 1)
-        text.mode = mode  # type: ignore[misc]
-        return text
+        reading: Any = io.TextIOWrapper
+        lines = reading(buffer, *text, line_buffering=buffering == 1, **named)
+        lines.mode = mode
+        return lines
 
     def os_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         name = layer.below(path, dir_fd)
@@ -175,12 +163,8 @@ def _install_opening(layer: Layer) -> None:
             layer.change("create", name, new=new)
         return _os_open(path, flags, mode, dir_fd=dir_fd)
 
-    for module, name, function in (
-        (builtins, "open", opened),
-        (io, "open", opened),
-        (os, "open", os_open),
-    ):
-        setattr(module, name, function)
+    for module, function in ((builtins, opened), (io, opened), (os, os_open)):
+        setattr(module, "open", function)  # noqa: B010
 
 
 def _install_folders(layer: Layer) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from crammed.machine.cards import Card
 from crammed.planning.oncard import ATTENTION, BANDWIDTH, LAUNCH, PRODUCTS
@@ -17,24 +16,9 @@ EIGHT_BITS = 1.68
 TFLOP/s where 16 bits reached 727 to 740."""
 
 
-@dataclass(frozen=True)
-class Sum:
-    """The totals of the launches of one part."""
-
-    launches: int = 0
-    read: int = 0
-    written: int = 0
-    flops: int = 0
-    seconds: float = 0.0
-
-    def __add__(self, other: Sum) -> Sum:
-        return Sum(
-            self.launches + other.launches,
-            self.read + other.read,
-            self.written + other.written,
-            self.flops + other.flops,
-            self.seconds + other.seconds,
-        )
+Sums = dict[str, float]
+"""Totals of launches, by what is counted."""
+COUNTED = ("launches", "read", "written", "flops", "seconds")
 
 
 def seconds(launch: Launch, card: Card) -> float:
@@ -55,29 +39,30 @@ def part(launch: Launch) -> str:
     return part_of(launch.name) or "other"
 
 
-def sums(counted: Mapping[Launch, int], card: Card) -> dict[str, Sum]:
+def sums(counted: Mapping[Launch, int], card: Card) -> dict[str, Sums]:
     """The totals of launches by part, the longest first.
 
     Args:
         counted: how often each was launched.
     """
-    found: dict[str, Sum] = {}
+    found: dict[str, Sums] = {}
     for launch, times in counted.items():
-        one = Sum(
-            times * launch.kernels,
-            times * launch.read,
-            times * launch.written,
-            times * launch.flops,
-            times * seconds(launch, card),
-        )
-        found[part(launch)] = found.get(part(launch), Sum()) + one
-    return dict(sorted(found.items(), key=lambda item: -item[1].seconds))
+        one = (launch.kernels, launch.read, launch.written, launch.flops, seconds(launch, card))
+        own = found.setdefault(part(launch), dict.fromkeys(COUNTED, 0))
+        for key, value in zip(COUNTED, one, strict=True):
+            own[key] += times * value
+    return dict(sorted(found.items(), key=lambda item: -item[1]["seconds"]))
 
 
-def between_products(found: Mapping[str, Sum]) -> Sum:
+def total(found: Iterable[Sums]) -> Sums:
+    """The sums of all parts."""
+    every = list(found)
+    return {key: sum(each[key] for each in every) for key in COUNTED}
+
+
+def between_products(found: Mapping[str, Sums]) -> Sums:
     """What moves besides products and attention."""
-    rest = [each for name, each in found.items() if name not in ("products", "attention")]
-    return sum(rest, Sum())
+    return total(each for name, each in found.items() if name not in ("products", "attention"))
 
 
 def one_more(fewer: list[Launch], more: list[Launch]) -> Counter[Launch]:

@@ -15,7 +15,7 @@ from crammed.runs.environment import environment
 from paper.compiler import paper
 from paper.launches import Launch, Noted
 from paper.loops import Update, loop_of, loops
-from paper.model import Sum, between_products, one_more, part, sums
+from paper.model import between_products, one_more, part, sums, total
 
 Json = dict[str, Any]
 
@@ -61,23 +61,18 @@ def _counted(noted: Noted, name: str, config: RunConfig, card: Card, kernels: in
         update(1)  # compiles, and makes the optimizer's moments
         launched = _of_microbatch(noted, update)
     found = sums(launched, card)
-    total, between = sum(found.values(), Sum()), between_products(found)
+    whole, between = total(found.values()), between_products(found)
     rows = config.compute.microbatch_rows
     assert rows is not None
     tokens = rows * config.data.row_length
     return {
-        "launches": total.launches,
-        "flops": total.flops,
-        "between_products_bytes": between.read + between.written,
-        "seconds": total.seconds,
-        "tokens_per_second": tokens / total.seconds,
+        "launches": whole["launches"],
+        "flops": whole["flops"],
+        "between_products_bytes": between["read"] + between["written"],
+        "seconds": whole["seconds"],
+        "tokens_per_second": tokens / whole["seconds"],
         "parts": {
-            name: {
-                "launches": each.launches,
-                "read": each.read,
-                "written": each.written,
-                "seconds": each.seconds,
-            }
+            name: {key: value for key, value in each.items() if key != "flops"}
             for name, each in found.items()
         },
         "kernels": _listed(launched, kernels),
