@@ -212,5 +212,6 @@ def _each(texts: Iterable[Text], *, words: bool = False) -> list[Texts]:
     for number, row in enumerate(rows, 1):
         most = len(row) if words else 2
         if not 0 < len(row) <= most or not all(isinstance(text, str) for text in row):
-            raise InputError(f"text {number} is {row!r}, not text or a pair of texts")
+            shown = row[0] if len(row) == 1 else row
+            raise InputError(f"text {number} is {shown!r}, not text or a pair of texts")
     return [tuple(map(without_surrogates, row)) for row in rows]

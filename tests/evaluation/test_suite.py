@@ -442,6 +442,7 @@ def test_two_models_are_compared_pair_by_pair(tmp_path: Path, ask: Ask, corpus: 
     same = compare_models(one, tmp_path / "copy", "glue")
     assert all(entry["same"] and entry["interval"] is None for entry in same.entries)
     assert same.notes == ["A and B are the same model: the hash of their files is the same"]
+    assert (same.a, same.b) == (str(one), str(tmp_path / "copy"))
     with pytest.raises(InputError, match=r"A and B are both .*scores: name two different"):
         compare_models(one, tmp_path / "copy" / ".." / "scores", "glue")
     with pytest.raises(InputError, match="holds no evaluation"):

@@ -111,7 +111,7 @@ def test_the_positive_class_is_named_or_the_second(
     names = [str(label).lower() for label in labels]
     for known in ([], names):
         said = refusal(tmp_path, rows, metric="f1", positive="eggs", labels=known)
-        assert said == f"task mine: positive 'eggs' is no label: {', '.join(names)}"
+        assert said == f"task mine: positive 'eggs' is not one of its labels: {', '.join(names)}"
 
 
 def test_a_sample_of_the_training_rows_is_always_the_same(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_words_and_their_labels(tmp_path: Path) -> None:
         tmp_path, as_text, labels=["-1", "0", "1"], kind="tokens", metric="accuracy", text="words"
     )
     assert data.train.labels.tolist() == [2, -1, 1, 0]
-    assert "line 1: 2 words, but 1 labels" in refusal(
+    assert "line 1: 2 words, but 1 label" in refusal(
         tmp_path, [{"words": ["a", "b"], "label": ["O"]}], **fields
     )
     assert "line 1: column 'words' holds no words" in refusal(

@@ -24,7 +24,7 @@ class Comparison:
     """Two models on a suite.
 
     Attributes:
-        a, b: names of the models.
+        a, b: names of the models, or their folders of scores if the names are the same.
         entries: what `crammed.evaluation.scores.compare.compare` returns.
         notes: whether the models are the same, and why their differences were not tested.
     """
@@ -86,7 +86,10 @@ def compare_models(a: Path, b: Path, suite: str) -> Comparison:
                 f"no interval and no p: {'; '.join(apart.values())}, which may be all that makes "
                 "the difference; evaluate both by one protocol (--protocol FILE.yaml)"
             )
-    return Comparison(one["model"]["name"], other["model"]["name"], entries, notes)
+    names = one["model"]["name"], other["model"]["name"]
+    if names[0] == names[1]:  # such as two that are called export
+        names = str(a), str(b)
+    return Comparison(*names, entries, notes)
 
 
 def differences(suite: Suite, a: Path, b: Path) -> list[dict[str, Any]]:

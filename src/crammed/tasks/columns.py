@@ -11,6 +11,7 @@ from typing import Any
 
 from crammed.formats.records import Record, without_surrogates
 from crammed.hints import did_you_mean
+from crammed.quantity import counted
 from crammed.tasks.labels import class_number, flag_of, is_untagged, list_of, name_of, value_of
 from crammed.tasks.rows import Texts
 from crammed.tasks.task import Task, pieces
@@ -103,7 +104,7 @@ class TaskColumns:
     def _tags(self, value: Any, words: Texts) -> list[int]:
         tags = list_of(value, None)
         if len(tags) != len(words):
-            raise ValueError(f"{len(words)} words, but {len(tags)} labels")
+            raise ValueError(f"{counted(len(words), 'word')}, but {counted(len(tags), 'label')}")
         names = self._names
         return [-1 if is_untagged(tag, names) else self._number(tag) for tag in tags]
 

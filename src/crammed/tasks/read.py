@@ -301,7 +301,9 @@ def _check_metrics(task: Task, names: Sequence[str]) -> None:
             raise InputError(f"task {task.name}: metric {metric} takes two labels, not {shown}")
         if task.positive is not None and task.positive not in names:
             shown = listed(names)
-            raise InputError(f"task {task.name}: positive {task.positive!r} is no label: {shown}")
+            raise InputError(
+                f"task {task.name}: positive {task.positive!r} is not one of its labels: {shown}"
+            )
         other = [name for name in names if name != "O" and name[:2] not in ("B-", "I-")]
         if metric == "span-f1" and other:
             raise InputError(

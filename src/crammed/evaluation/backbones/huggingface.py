@@ -216,8 +216,8 @@ class HuggingFaceBackbone:
         model, lost = self._load("AutoModelForMaskedLM")
         if lost:
             raise InputError(
-                f"{self.name} has no masked-language-model head, which BLiMP and held-out loss "
-                f"need: its weights lack {_some(lost)}"
+                f"{self.name} has no masked-language-model head, which filling gaps, BLiMP and "
+                f"held-out loss need: its weights lack {_some(lost)}"
             )
         return HuggingFaceMaskedLM(model.to(device).eval())
 
