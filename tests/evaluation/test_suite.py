@@ -403,6 +403,11 @@ def test_narrow_models_of_the_default_recipe_read_two_texts_apart_and_have_no_dr
     assert own.at_width(64).hyperparameters()["pairs"] == "apart"
     assert own.at_width(64).hyperparameters()["dropout"] == 0.0
     assert load_config("crammed-2022").finetune.at_width(64).dropout == 0.1
+    for typed, meant in (
+        (["finetune.dropout=0.2"], 0.2),
+        (["finetune.dropout=0.2", "finetune.narrow_dropout=0.0"], 0.0),
+    ):
+        assert load_config("crammed", typed).finetune.at_width(64).dropout == meant
     assert load_config("crammed-2022").finetune.at_width(64).pairs == "joint"
     assert load_protocol("small").at_width(768).pairs == "apart"  # named, so for all alike
 

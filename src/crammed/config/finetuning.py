@@ -44,7 +44,8 @@ class Protocol(Section):
     dropout: OpenFraction = DROPOUT
     """Of the encoder and of what is trained with it, whatever a model's own configuration says."""
     narrow_dropout: Annotated[OpenFraction | None, Later()] = None
-    """`dropout` in models narrower than `NARROW`; null is the same as in others."""
+    """`dropout` in models narrower than `NARROW`; null is the same as in others, and replaces a
+    recipe's value where only `dropout` is set over it."""
     max_length: Size = 128
     """Maximum tokens in a sequence; a model's own limit applies if it is lower."""
     pairs: Annotated[Literal["joint", "apart", "by-width"], Later()] = "joint"
