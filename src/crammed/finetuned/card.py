@@ -46,7 +46,7 @@ def describe(description: Description, judged: Judged) -> str:
         lines += [f"## {judged.name}, class by class", "", *_class_table(classes), ""]
         if confusion := judged.confusion():
             table = _confusion(judged.labels, confusion)
-            lines += ["Labels in lines, predictions in columns:", "", *table, ""]
+            lines += ["Each line is a label, each column a prediction:", "", *table, ""]
     if mistakes := judged.mistakes():
         lines += ["## The mistakes it is surest of", "", "| text | label | predicted | |"]
         lines += ["|---|---|---|---|"]

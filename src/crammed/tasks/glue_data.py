@@ -14,6 +14,7 @@ from crammed.errors import InputError
 from crammed.files.hashes import sha256
 from crammed.formats.lines import File, lines
 from crammed.formats.records import Record
+from crammed.quantity import counted
 
 _COLA = ("source", "label", "star", "sentence")
 _COLUMNS: dict[str, Mapping[str, str]] = {
@@ -101,7 +102,8 @@ class GlueDataSplit:
             if self.task == "QQP" and len(cells) < len(columns):
                 continue  # the published file has a few broken rows; official sizes exclude them
             if len(cells) != len(columns):
-                raise InputError(f"{place}: {len(cells)} cells in a row of {len(columns)} columns")
+                found = counted(len(cells), "cell")
+                raise InputError(f"{place}: {found} in a row of {len(columns)} columns")
             record = dict(zip(columns, cells, strict=True))
             is_validation = tuple(record.get(name, "") for name in _MSR_IDS) in self.ids
             if not self.ids or is_validation == self.validates:
