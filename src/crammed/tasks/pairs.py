@@ -44,7 +44,7 @@ def read_pairs(path: Path) -> list[Pair]:
     """
     pairs = [pair for file in files_of_pairs(path) for pair in _read(file)]
     if not pairs:
-        raise InputError(f"{path} holds no pairs of sentences (as .jsonl, .jsonl.gz or .jsonl.zst)")
+        raise InputError(f"{path} holds no pairs of sentences (as .jsonl, which may be compressed)")
     return pairs
 
 
