@@ -169,7 +169,10 @@ def test_exports_are_the_same_models(tmp_path: Path) -> None:
         crammed(tmp_path, "export", name, "--to", f"again/{name}")
     native, again = FIXTURES / "finished" / "export", tmp_path / "again" / "finished"
     assert weights_sha256(again) == weights_sha256(native)
-    assert read(again / "config.json") == read(native / "config.json")
+    then, now = read(native / "config.json"), read(again / "config.json")
+    later = {name for name in then if "dropout" in name}  # narrow models had it then
+    assert {name: value for name, value in then.items() if value != now[name]}.keys() == later
+    assert now.keys() == then.keys()
     # The old export brings the code of its time, which transformers 4 never loaded; the new one
     # brings today's.
     expected = read(FIXTURES / "finished-custom" / "LOGITS.json")

@@ -119,8 +119,10 @@ def test_exported_configurations_carry_dropout_for_fine_tuning(
 ) -> None:
     keys = {"crammed": "mlp_dropout", "bert-base": "hidden_dropout_prob", "crammed-2022": "dropout"}
     for recipe, name in keys.items():
-        done = export(untrained(corpus.tokenizer, tiny(recipe).model), tmp_path / recipe)
-        assert json.loads((done.path / "config.json").read_text())[name] == 0.1
+        for width, expected in ((128, 0.0), (256, 0.1)):
+            config = tiny(recipe, f"model.width={width}", "model.layers=1").model
+            done = export(untrained(corpus.tokenizer, config), tmp_path / f"{recipe}-{width}")
+            assert json.loads((done.path / "config.json").read_text())[name] == expected
 
 
 def test_a_format_that_cannot_hold_the_model_is_refused(tmp_path: Path, corpus: Corpus) -> None:
