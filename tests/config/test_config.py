@@ -72,6 +72,11 @@ def test_several_faults_are_reported_at_once_with_path_and_allowed_values() -> N
         ("seed=-1", "seed: input should be greater than or equal to 0"),
         ("model.classifier=head-transform", "needs head_transform"),
         ("optim.lr=nan", "optim.lr: input should be"),
+        (
+            "finetune.dropout=1",
+            "finetune.dropout: input should be less than 1 or 'by-width', not 1",
+        ),
+        ("order.by=none", "order.by: input should be 'random', 'sentence-length'"),
     ],
 )
 def test_a_wrong_value_is_one_clear_line(override: str, words: str) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crammed.config import Protocol
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.evaluation import suite
@@ -32,11 +31,8 @@ from crammed.evaluation.folder import (
     scores_folder,
 )
 from crammed.evaluation.linear import linear_scores
-from crammed.evaluation.protocol import load_protocol
 from crammed.evaluation.scores.table import score_tables
-from crammed.export.native import finetune_dropout
 from crammed.files.writing import read_json, write_json
-from crammed.rules.recipe import load_config
 from crammed.tasks.read import read_task
 from crammed.tasks.task import load_suite
 from crammed.terminal.progress import SILENT, Progress
@@ -44,7 +40,7 @@ from crammed.terminal.table import show
 from support.command import PATIENCE, started, wait_for
 from support.evaluation import Ask, make_model, tasks_of
 from support.tasks import write_task
-from support.text import tiny, write_rows
+from support.text import write_rows
 
 
 def test_scores_have_seeds_intervals_and_the_untrained_model(tmp_path: Path, ask: Ask) -> None:
@@ -360,56 +356,6 @@ def test_faults_of_ones_own_task_are_found_before_anything_is_made(
     good = dataclasses.replace(request, tasks=("good",), twins=None, untrained=False, seeds=1)
     found = evaluate(good, SILENT)
     assert len(found["suites"]["mine"]["tasks"]["good"]["seeds"]) == 1
-
-
-def test_protocols_are_files_of_one_form(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="glue-long, knn-probe, linear-probe, small, superglue"):
-        load_protocol("none")
-    paper, bert = load_protocol("cramming"), load_protocol("bert-base")
-    assert (paper.epochs, paper.batch, paper.lr, paper.seeds) == (5, 16, 4e-5, 5)
-    assert (paper.warmup, paper.schedule, paper.max_length) == (0.1, "cosine", 128)
-    assert paper.at_width(768) == Protocol()  # to which published scores are comparable
-    assert (bert.lr, bert.batch, bert.epochs) == (2e-5, 32, 5)
-    own = tmp_path / "own.yaml"
-    own.write_text("{lr: 1e-4, epoch: 3}")
-    with pytest.raises(InputError, match="epoch: no such key; did you mean epochs"):
-        load_protocol(str(own))
-
-
-def test_narrow_models_learn_faster_where_the_protocol_says_so(tmp_path: Path, ask: Ask) -> None:
-    """The same by a run's own protocol as by one that is named."""
-    write_task(tmp_path, "cola", rows=40)
-    file, config = tmp_path / "model" / "config.json", tiny("crammed")
-    named = evaluate(ask(protocol="cramming", seeds=1, untrained=False), SILENT)
-    finetune = config.finetune.model_copy(update={"epochs": 5})
-    values = config.model_copy(update={"finetune": finetune}).model_dump(mode="json")
-    write_json(file, {**values, "finetune": {**values["finetune"], "lr_width": 768}})
-    request = ask(protocol=None, into=tmp_path / "own", seeds=1, untrained=False)
-    own = evaluate(request, SILENT)
-    width = config.model.width
-    assert named["protocol"]["lr"] == pytest.approx(4e-5 * (768 / width) ** 1.5)
-    assert own["protocol"]["lr"] == pytest.approx(finetune.lr * (768 / width) ** 1.5)
-    assert load_protocol("bert-base").at_width(width).lr == 2e-5
-    assert load_protocol("cramming").at_width(None).lr == 4e-5
-    assert load_protocol("cramming").at_width(1024).lr == 4e-5
-
-
-def test_narrow_models_of_the_default_recipe_read_two_texts_apart_and_have_no_dropout() -> None:
-    own = load_config("crammed").finetune
-    widths = (64, 255, 256, 768, None)
-    assert [own.at_width(width).pairs for width in widths] == ["apart"] * 2 + ["joint"] * 3
-    assert [own.at_width(width).dropout for width in widths] == [0.0] * 2 + [0.1] * 3
-    assert [finetune_dropout(width) for width in widths if width] == [0.0] * 2 + [0.1] * 2
-    assert own.at_width(64).hyperparameters()["pairs"] == "apart"
-    assert own.at_width(64).hyperparameters()["dropout"] == 0.0
-    assert load_config("crammed-2022").finetune.at_width(64).dropout == 0.1
-    for typed, meant in (
-        (["finetune.dropout=0.2"], 0.2),
-        (["finetune.dropout=0.2", "finetune.narrow_dropout=0.0"], 0.0),
-    ):
-        assert load_config("crammed", typed).finetune.at_width(64).dropout == meant
-    assert load_config("crammed-2022").finetune.at_width(64).pairs == "joint"
-    assert load_protocol("small").at_width(768).pairs == "apart"  # named, so for all alike
 
 
 def test_a_model_is_fine_tuned_again_if_an_earlier_version_left_it_another_dropout(

@@ -13,9 +13,12 @@ MOST_SEEDS = 1000
 NARROW = 256
 """Below this width, models read two texts apart, and without dropout, by default; 64 and 128 were
 measured."""
-DROPOUT, NARROW_DROPOUT = 0.1, 0.0
-"""Usual dropout in fine-tuning, and that of narrow models."""
 Probe = Literal["linear", "knn"]
+
+
+def dropout_at(width: int | None) -> float:
+    """Usual dropout in fine-tuning: 0.1, and none in models narrower than `NARROW`."""
+    return 0.0 if width is not None and width < NARROW else 0.1
 
 
 class Protocol(Section):
@@ -41,11 +44,9 @@ class Protocol(Section):
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     """Shape of the learning rate after the warm-up; cosine and linear end at zero."""
     warmup: OpenFraction = 0.1
-    dropout: OpenFraction = DROPOUT
-    """Of the encoder and of what is trained with it, whatever a model's own configuration says."""
-    narrow_dropout: Annotated[OpenFraction | None, Later()] = None
-    """`dropout` in models narrower than `NARROW`; null is the same as in others, and replaces a
-    recipe's value where only `dropout` is set over it."""
+    dropout: OpenFraction | Literal["by-width"] = 0.1
+    """Of the encoder and of what is trained with it, whatever a model's own configuration says.
+    ``by-width`` is `dropout_at` the model's width."""
     max_length: Size = 128
     """Maximum tokens in a sequence; a model's own limit applies if it is lower."""
     pairs: Annotated[Literal["joint", "apart", "by-width"], Later()] = "joint"
@@ -71,17 +72,16 @@ class Protocol(Section):
     def at_width(self, width: int | None) -> Protocol:
         """The protocol for a model of this width; None if the width is unknown."""
         narrower = max(1.0, (self.lr_width or 0) / width) if width is not None else 1.0
-        is_narrow = width is not None and width < NARROW
         own = {"lr": narrower**self.lr_power * self.lr, "lr_width": None, "lr_power": 1.0}
         if self.pairs == "by-width":
-            own["pairs"] = "apart" if is_narrow else "joint"
-        if is_narrow and self.narrow_dropout is not None:
-            own["dropout"] = self.narrow_dropout
-        return self.model_copy(update={**own, "narrow_dropout": None})
+            own["pairs"] = "apart" if width is not None and width < NARROW else "joint"
+        if self.dropout == "by-width":
+            own["dropout"] = dropout_at(width)
+        return self.model_copy(update=own)
 
     def hyperparameters(self) -> dict[str, Any]:
         """Everything that affects the score of one seed, after `at_width` has been applied."""
-        every = set(Protocol.model_fields) - {"seeds", "lr_width", "lr_power", "narrow_dropout"}
+        every = set(Protocol.model_fields) - {"seeds", "lr_width", "lr_power"}
         kept = every if self.probe is None else {"probe", "max_length"}
         return self.model_dump(mode="json", include=kept)
 

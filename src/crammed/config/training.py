@@ -142,7 +142,7 @@ class BatchConfig(Section):
 class OrderConfig(Section):
     """The order in which training reads the rows of the corpus."""
 
-    by: Literal["random"] | Ordering = "random"
+    by: Literal["random", Ordering] = "random"
     share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Follow `by` for this share of the ordered rows; the rest follow in random order."""
     pool: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0

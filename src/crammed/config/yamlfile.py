@@ -175,10 +175,22 @@ def validated(section: type[S], values: Mapping[str, Any], origin: str = "") -> 
     try:
         return section.model_validate(dict(values) if isinstance(values, Mapping) else values)
     except ValidationError as error:
-        faults = [_explain(fault, section) for fault in error.errors(include_url=False)]
+        faults = [_explain(fault, section) for fault in _faults(error)]
         faults = [f"{len(faults)} faults:", *faults][len(faults) < 2 :]
         found = InputError(*faults)
         raise (found.within(origin) if origin else found) from error
+
+
+def _faults(error: ValidationError) -> list[ErrorDetails]:
+    """What is wrong; where a number or a certain word would do, pydantic lists two faults for one."""
+    faults: list[ErrorDetails] = []
+    for fault in error.errors(include_url=False):
+        place, last = fault["loc"][:-1], fault["loc"][-1:]
+        if str(*last).startswith("literal[") and faults[-1]["loc"][:-1] == place:
+            number, word = faults.pop(), fault["ctx"]["expected"]
+            fault = {**number, "loc": place, "msg": f"{number['msg']} or {word}"}
+        faults.append(fault)
+    return faults
 
 
 def _explain(fault: ErrorDetails, root: type[BaseModel]) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from crammed.config import ModelConfig
+from crammed.config.finetuning import dropout_at
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import CrammedError, InputError
 from crammed.export import native
@@ -158,8 +159,7 @@ def initial_pooler(config: ModelConfig) -> dict[str, Tensor]:
 
 def _custom_config(final: TrainedModel) -> dict[str, Any]:
     """Everything that the encoder may read from a `ModelConfig`: its fields and its properties."""
-    dropout = native.finetune_dropout(final.config.width)
-    fields = final.config.with_dropout(dropout).complete()
+    fields = final.config.with_dropout(dropout_at(final.config.width)).complete()
     del fields["max_length"]
     derived = [name for name, kind in vars(ModelConfig).items() if isinstance(kind, property)]
     return {

@@ -10,16 +10,11 @@ import torch
 from torch import Tensor
 
 from crammed.config import ModelConfig
-from crammed.config.finetuning import DROPOUT, NARROW, NARROW_DROPOUT
+from crammed.config.finetuning import dropout_at
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import CrammedError
 from crammed.model.blocks import ACTIVATIONS
 from crammed.model.positions import POSITIONS
-
-
-def finetune_dropout(width: int) -> float:
-    """Dropout in exported configurations, whatever pretraining used."""
-    return NARROW_DROPOUT if width < NARROW else DROPOUT
 
 
 class _Any(Container[Any]):
@@ -143,10 +138,10 @@ def modernbert_config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
         "local_rope_theta": theta,
         "layer_types": ["full_attention"] * config.layers,
         "rope_parameters": {"full_attention": rope, "sliding_attention": rope},
-        "embedding_dropout": finetune_dropout(config.width),
-        "attention_dropout": finetune_dropout(config.width),
-        "mlp_dropout": finetune_dropout(config.width),
-        "classifier_dropout": finetune_dropout(config.width),
+        "embedding_dropout": dropout_at(config.width),
+        "attention_dropout": dropout_at(config.width),
+        "mlp_dropout": dropout_at(config.width),
+        "classifier_dropout": dropout_at(config.width),
         "classifier_pooling": "mean" if config.pooling == "mean" else "cls",
         "classifier_bias": config.linear_bias,
         "classifier_activation": ACTIVATIONS[config.activation].transformers,
@@ -230,8 +225,8 @@ def bert_config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
         "num_attention_heads": config.heads,
         "intermediate_size": config.ffn_hidden,
         "hidden_act": ACTIVATIONS[config.activation].transformers,
-        "hidden_dropout_prob": finetune_dropout(config.width),
-        "attention_probs_dropout_prob": finetune_dropout(config.width),
+        "hidden_dropout_prob": dropout_at(config.width),
+        "attention_probs_dropout_prob": dropout_at(config.width),
         "max_position_embeddings": config.max_length,
         "type_vocab_size": config.token_types,
         "initializer_range": config.init_std,

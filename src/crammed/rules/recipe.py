@@ -36,15 +36,7 @@ def _read_recipe(recipe: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     if base_name is None:
         return values
     base = _read_recipe(str(base_name), (*seen, recipe))
-    return _laid_over(base, values)
-
-
-def _laid_over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the values of `own`, whose dropout of fine-tuning is for narrow models, too."""
-    values = overlaid(base, own, RunConfig)
-    if _is_set(own, "finetune.dropout") and not _is_set(own, "finetune.narrow_dropout"):
-        values = overlaid(values, {"finetune": {"narrow_dropout": None}}, RunConfig)
-    return values
+    return overlaid(base, values, RunConfig)
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
@@ -112,7 +104,7 @@ def ask(
     given = typed(None, overrides, fixed or {})
     named, recipe = recipe is not None, recipe or DEFAULT
     own = {"recipe": Path(recipe).stem, **_read_recipe(recipe)}
-    values = _laid_over(own, given)
+    values = overlaid(own, given, RunConfig)
     if not _is_set(given, "model.max_length"):
         values = overlaid(values, _limit_of_rows(values), RunConfig)
     recipes, following = _following(own, recipe), _following(values, recipe)

@@ -302,20 +302,19 @@ def _model(backbone: Backbone, job: FinetuneJob, protocol: Protocol) -> nn.Modul
     Raises:
         InputError: there is no such model for this encoder.
     """
-    task = job.task
+    task, dropout = job.task, float(protocol.dropout)
     if not task.apart:
         return backbone.classifier(
             task.outputs,
             job.seed,
             trained=job.trained,
             every_token=task.kind == "tokens",
-            dropout=protocol.dropout,
+            dropout=dropout,
         )
     if backbone.width is None:
         raise InputError(
             f"{backbone.name} does not say how wide it is: name a --protocol with pairs: joint"
         )
-    dropout = protocol.dropout
     encoder = backbone.encoder_ends_to_tune(job.seed, trained=job.trained, dropout=dropout)
     return PairClassifier(encoder, backbone.width, task.outputs, dropout, job.seed)
 
