@@ -182,7 +182,7 @@ def validated(section: type[S], values: Mapping[str, Any], origin: str = "") -> 
 
 
 def _faults(error: ValidationError) -> list[ErrorDetails]:
-    """What is wrong; where a number or a certain word would do, pydantic lists two faults for one."""
+    """What is wrong; where a number or a word would do, pydantic lists two faults for one."""
     faults: list[ErrorDetails] = []
     for fault in error.errors(include_url=False):
         place, last = fault["loc"][:-1], fault["loc"][-1:]
