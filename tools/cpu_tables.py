@@ -13,7 +13,7 @@ from crammed.quantity import quantity
 from crammed.study.findings.statistics import compare_arms
 from crammed.study.findings.table import interval_text, mean_text
 from crammed.study.result import RATES, StudyResult
-from layout import difference_cell, found, row_of, table, tabled
+from layout import difference_cell, found, row_of, table, tabled, welch
 
 PARTS = ("ours, a tenth of the time", "ours, a fifth of the time")
 """Ours in less time than the peers."""
@@ -114,9 +114,11 @@ def hour_table(name: str) -> str:
         cells = (who, _minutes(of[0]), *_size(of), str(len(of)), *losses, blimp, *scores)
         rows.append(row_of(*cells))
     metrics = {"cola": "CoLA", "mrpc": "MRPC", "rte": "RTE"}
+    official = [r["blimp"]["suites"]["blimp"]["official"] for r in runs if "blimp" in r]
+    grammar = "BLiMP" if all(official) else "BLiMP, partial"
     head = (
         "| contestant | minutes | layers x width | parameters | tokens | seeds "
-        "| held-out loss at 15 % masking | at 25 % masking | BLiMP "
+        f"| held-out loss at 15 % masking | at 25 % masking | {grammar} "
         f"{''.join(f'| {metrics.get(task, task)} ' for task in tasks)}|"
     )
     return tabled(head, rows, runs, *_tried(trials), _cost(runs))
@@ -196,7 +198,13 @@ def _alone(runs: list[Run], name: str, rate: str, best: str) -> dict[str, Any] |
     """A contestant's loss compared with the best peer's, without regard to the others."""
     two = [run for run in runs if run["name"] in (name, best)]
     row = _compared(two, best).get(name)
-    return None if row is None else row[rate]
+    if row is None or row[rate]["interval"] is None:
+        return None if row is None else row[rate]
+    # Of two contestants whose seeds vary so differently, the variances have little in common.
+    ours, theirs = (
+        [run["heldout"][rate] for run in two if run["name"] == each] for each in (name, best)
+    )
+    return {**row[rate], "interval": welch(ours, theirs)[1:]}
 
 
 def _best(runs: list[Run], rate: str) -> str:

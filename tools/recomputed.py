@@ -189,11 +189,16 @@ def power(part: Json, measure: str, stated: list[float]) -> list[float]:
 def laws(study: Json) -> Json:
     """Power laws by type, and the test whether types differ at equal size and FLOPs."""
     measure = main_measure(study)
-    cells: list[tuple[str, str, str, float, list[float]]] = []
+    cells: list[tuple[str, str, str, float, dict[str, float]]] = []
     for label, part in parts(study).items():
         slow = plateau(part) if decidable(part) else set()
         for arm in part["arms"]:
-            own, flops = values(part, arm, measure), values(part, arm, "exaflop")
+            flops = values(part, arm, "exaflop")
+            own = {
+                seed: values({"arms": {arm: {"runs": {seed: run}}}}, arm, measure)[0]
+                for seed, run in part["arms"][arm]["runs"].items()
+                if not run.get("failed")
+            }
             if own and flops and arm not in slow:
                 kind, _, size = arm.partition(".")
                 kind = kind if size else arm
@@ -201,7 +206,7 @@ def laws(study: Json) -> Json:
     types: dict[str, tuple[float, float, list[str]]] = {}
     slopes: list[float] = []
     for kind in dict.fromkeys(cell[0] for cell in cells):
-        points = [(flops, mean(v)) for k, _, _, flops, v in cells if k == kind]
+        points = [(flops, mean([*v.values()])) for k, _, _, flops, v in cells if k == kind]
         if len({cell[2] for cell in cells if cell[0] == kind}) > 1:
             best = sorted(
                 (flops, loss)
@@ -217,56 +222,51 @@ def laws(study: Json) -> Json:
 
 
 def exchanged(cells: list[Any], kinds: list[str], slope: float) -> Json:
-    """The test of types by exchanging them within sizes and budgets."""
+    """The test of types by exchanging seeds, each with all its sizes and budgets."""
     blocks: dict[tuple[str, str], list[Any]] = {}
     for cell in cells:
         blocks.setdefault((cell[1], cell[2]), []).append(cell)
-    y, kind, place, x = [], [], [], []
-    for number, block in enumerate(b for b in blocks.values() if len(b) == len(kinds)):
-        middle = mean([math.log(cell[3]) for cell in block])
-        moved = [
-            (math.log(loss) + slope * (math.log(cell[3]) - middle), kinds.index(cell[0]))
+    whole = [block for block in blocks.values() if len(block) == len(kinds)]
+    middles = [mean([math.log(cell[3]) for cell in block]) for block in whole]
+    seeds = [
+        seed for seed in whole[0][0][4] if all(seed in cell[4] for block in whole for cell in block)
+    ]
+    curves: list[list[float]] = [[] for _ in kinds for _ in seeds]
+    for block, middle in zip(whole, middles, strict=True):
+        own = {
+            (kinds.index(cell[0]), seed): math.log(cell[4][seed])
+            + slope * (math.log(cell[3]) - middle)
             for cell in block
-            for loss in cell[4]
-        ]
-        centre = mean([each for each, _ in moved])
-        y += [each - centre for each, _ in moved]
-        kind += [each for _, each in moved]
-        place += [number] * len(moved)
-        x += [middle] * len(moved)
-    apart = np.array(x) - np.mean(x)
-    real = rest(np.array(y), np.array(kind), np.array(place), apart, len(kinds))
-    members = [np.flatnonzero(np.array(place) == number) for number in range(max(place) + 1)]
-    ways = [sorted(set(itertools.permutations([kind[i] for i in own]))) for own in members]
-    total = math.prod(map(len, ways))
-    exact = total <= 9999
+            for seed in seeds
+        }
+        for number, key in enumerate(itertools.product(range(len(kinds)), seeds)):
+            curves[number].append(own[key] - mean(list(own.values())))
+    kind = [number for number in range(len(kinds)) for _ in seeds]
+    x = np.array(middles) - np.mean(middles)
+    total = math.factorial(len(kind)) // math.factorial(len(seeds)) ** len(kinds)
+    exact = total <= 9999 and len(kind) < 10  # so few that all orders can be listed
     random = np.random.default_rng(5)
-    chosen: Any = itertools.product(*ways)
-    if not exact:
-        chosen = ([each[random.integers(len(each))] for each in ways] for _ in range(4000))
-    found = []
-    for way in chosen:
-        tried = np.empty(len(y), int)
-        for own, order in zip(members, way, strict=True):
-            tried[own] = order
-        error = rest(np.array(y), tried, np.array(place), apart, len(kinds))
-        found.append(error <= real * (1 + 1e-9))
-    p = mean(found)
+    chosen: Any = (tuple(random.permutation(kind)) for _ in range(4000))
+    if exact:
+        chosen = sorted(set(itertools.permutations(kind)))
+    y = np.array(curves)
+    real = rest(y, kind, x, len(kinds))
+    p = mean([rest(y, way, x, len(kinds)) <= real + 1e-9 * abs(real) for way in chosen])
     least = max(math.factorial(len(kinds)) / total, 0.0 if exact else 1e-4)
     shifts = {}
     for number, name in enumerate(kinds):
-        shift = float(np.mean([each for each, k in zip(y, kind, strict=True) if k == number]))
+        shift = float(np.mean([c for c, k in zip(curves, kind, strict=True) if k == number]))
         shifts[name] = 100 * math.expm1(shift), math.exp(-shift / slope)
     by = 5e-5 if exact else 4 * math.sqrt(max(p, 0.002) / 4000)
-    return {"p": max(p, least), "least": least, "by": by, "shifts": shifts}
+    return {"p": max(p, least), "least": least, "by": by, "seeds": len(seeds), "shifts": shifts}
 
 
-def rest(y: Any, kind: Any, place: Any, x: Any, kinds: int) -> float:
-    """The squared errors of a curve for each type, whose F falls as they rise."""
-    columns = []
-    for each in range(1, kinds):
-        for column in (1.0 * (kind == each), (kind == each) * x):
-            means = np.array([column[place == number].mean() for number in place])
-            columns.append(column - means)
-    design = np.stack(columns, 1)
-    return float(np.sum((y - design @ np.linalg.lstsq(design, y, rcond=None)[0]) ** 2))
+def rest(y: Any, kind: Sequence[int], x: Any, kinds: int) -> float:
+    """The squared errors of a straight line for each type."""
+    left = 0.0
+    line = np.stack([np.ones(len(x)), x], 1)
+    for number in range(kinds):
+        own = np.concatenate([c for c, k in zip(y, kind, strict=True) if k == number])
+        design = np.tile(line, (len(own) // len(x), 1))
+        left += float(np.sum((own - design @ np.linalg.lstsq(design, own, rcond=None)[0]) ** 2))
+    return left

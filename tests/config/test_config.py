@@ -76,6 +76,7 @@ def test_several_faults_are_reported_at_once_with_path_and_allowed_values() -> N
             "finetune.dropout=1",
             "finetune.dropout: input should be less than 1 or 'by-width', not 1",
         ),
+        ("data.text_field=[a]", "data.text_field: input should be a valid string"),
         ("order.by=none", "order.by: input should be 'random', 'sentence-length'"),
     ],
 )
@@ -83,6 +84,13 @@ def test_a_wrong_value_is_one_clear_line(override: str, words: str) -> None:
     text = refused("crammed-2022", override)
     assert words in text
     assert "\n" not in text
+
+
+def test_a_column_may_be_typed_as_a_number() -> None:
+    config = load_config("crammed", ["data.text_field=2"])
+    assert config.data.text_field == "2"
+    config = load_config("crammed", ["data.sources=[{path: a.csv, text_field: 1}]"])
+    assert config.data.sources[0].text_field == "1"
 
 
 def test_a_model_takes_rows_as_long_as_the_data_s() -> None:

@@ -116,7 +116,9 @@ def test_a_table_without_names_of_columns(tmp_path: Path) -> None:
         (tmp_path / name).write_text("1;Der erste Satz.\n2;Der zweite Satz.\n".replace(";", mark))
         said = refusal(tmp_path / name)
         assert f"{name}, line 1: no column 'text' (it has: 1, Der erste Satz.)" in said
-        assert "data.text_field=NAME or, if this line is a row already, its number" in said
+        assert (
+            "data.text_field=NAME or, if this line is a row already, by the column's number" in said
+        )
         assert read(tmp_path / name, text_field="2") == ["Der erste Satz.", "Der zweite Satz."]
         assert read(tmp_path / name, text_field="2", where={"1": ["2"]}) == ["Der zweite Satz."]
         assert "no column '3'" in refusal(tmp_path / name, text_field="3")

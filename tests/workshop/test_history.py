@@ -23,6 +23,24 @@ REBASED = {
 before results named their source; None if it cannot be told which."""
 
 
+UNNAMED = (
+    "2026-11-22-lengths",
+    "2026-11-25-read-out",
+    "2026-11-25-tasks",
+    "2026-11-26-gpu-sprint",
+    "2026-11-27-cpu-ten-minutes",
+    "2026-11-27-gpu-contest",
+    "2026-11-27-gpu-sprint",
+    "2026-11-27-pairs",
+    "2026-11-27-pairs-128",
+    "2026-11-28-dropout",
+    "2026-11-28-matched-tokens",
+    "2026-11-28-same-length",
+    "2026-11-28-tasks",
+)
+"""Records with scores from before these named their source."""
+
+
 def git(*words: str, given: str = "", at: Path = ROOT) -> str:
     command = ["git", "-C", str(at), *words]
     return subprocess.run(command, input=given, capture_output=True, text=True, check=True).stdout
@@ -67,6 +85,13 @@ def test_the_code_behind_every_result_is_in_the_history() -> None:
     assert not lost(
         {"commit": "none", "source": git("rev-parse", "HEAD:src").strip()}, commits, sources
     )
+
+
+def test_scores_name_the_code_that_they_are_of() -> None:
+    for file in ROOT.glob("records/**/*.json"):
+        values = json.loads(file.read_text("utf-8"))
+        if file.relative_to(ROOT).parts[1] not in UNNAMED and "suites" in values:
+            assert [*environments(values)], file
 
 
 def test_a_result_names_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from crammed.config.base import Later, Names, PositiveFloat, PositiveInt, Section
 from crammed.files.addresses import is_address
@@ -31,6 +31,8 @@ FileFormat = Literal[
     "zip",
     "tar",
 ]
+FieldName = Annotated[str, BeforeValidator(lambda name: str(name) if type(name) is int else name)]
+"""The field of a record, or a column by its name or number."""
 Ordering = Literal["sentence-length", "common-first", "rare-first", "word-length", "fragments"]
 
 
@@ -46,7 +48,7 @@ class SourceConfig(Section):
     """What counts as one document of plain text; by default `data.documents`."""
     format: FileFormat | None = None
     """The format of its files, whatever their names are; by default `data.format`."""
-    text_field: str | None = None
+    text_field: FieldName | None = None
     """The field or column that holds the text; by default `data.text_field`."""
     where: dict[str, Names] = Field(default_factory=dict)
     """Keep records whose field (dotted: meta.pile_set_name) has one of these values."""
@@ -187,7 +189,7 @@ class DataConfig(Section):
     """What counts as one document of plain text; `auto` chooses for each file by its look."""
     format: FileFormat = "auto"
     """The format of files; `auto` goes by their names, and where these say nothing by content."""
-    text_field: str = "text"
+    text_field: FieldName = "text"
     """The field of a JSON line, or the column of a table, that holds the text."""
     unreadable: Literal["stop", "skip"] = "stop"
     """Whether damage stops the preparation, or what is damaged is left out and counted."""

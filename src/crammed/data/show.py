@@ -114,7 +114,7 @@ def describe_sources(manifest: Mapping[str, Any]) -> list[str]:
     return [
         f"{source['name']}: {counted(source['documents'], 'document')}, "
         f"{quantity(source['characters'])} characters ({100 * source['characters'] / total:.1f} %)"
-        + ("" if weight == 1.0 else f", each packed {times(weight)}")
+        + ("" if weight == 1.0 else f", after packing each {times(weight)}")
         for source, weight in zip(sources, weights, strict=True)
     ]
 

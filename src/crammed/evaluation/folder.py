@@ -6,7 +6,7 @@ predictions/SUITE/TASK/trained-0.npz  one fine-tuned model's outputs for every s
 gold/SUITE/SCORE.npz                  the labels that outputs are scored against
 resampled/SUITE/SCORE.npz             bootstrap resamples of the median over seeds
 told/SUITE/SCORE.json                 confusion matrix and surest mistakes of the median seed
-scores.json                           every score so far
+scores.json                           every score so far, the versions and the machine
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from crammed.files.locks import FolderLock
 from crammed.files.regular import refuse_link
 from crammed.files.writing import read_json, write_json
 from crammed.model.trained import has_trained_model
+from crammed.runs.environment import environment
 from crammed.tasks.rows import Rows
 from crammed.tasks.task import Suite
 
@@ -112,6 +113,7 @@ class EvaluationFolder:
             _refuse_other(folder, found, model, settings)
         self._made = missing_folders(folder)
         self._lock = FolderLock(folder)
+        self._environment = environment()
         self._created = found is None
         if found is None:
             write_json(described, {"schema": SCHEMA, "model": model, "protocol": settings})
@@ -190,7 +192,8 @@ class EvaluationFolder:
         """Save the scores of a suite with what the folder is of, keeping those of other suites."""
         suites = {**self.scores()["suites"], suite: values}
         described = read_json(self.path / "evaluation.json") or {}
-        write_json(self.path / "scores.json", {**described, "suites": suites})
+        whole = {**described, "environment": self._environment, "suites": suites}
+        write_json(self.path / "scores.json", whole)
 
     def save_tasks(self, suite: Suite, scores: dict[str, Any]) -> dict[str, Any]:
         """Order the scores of tasks as their suite does, take its means, and save both."""
@@ -233,6 +236,8 @@ def _refuse_other(
 
 def read_scores(folder: Path) -> dict[str, Any]:
     """``{"schema", "model", "protocol", "suites": {name: scores}}`` of an evaluation folder.
+
+    Those written since there was an ``"environment"`` also have that.
 
     Raises:
         InputError: it is not an evaluation folder, or its scores are damaged.

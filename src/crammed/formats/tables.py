@@ -162,7 +162,8 @@ def _columns(cells: list[str], place: str, text_field: str | None) -> list[str]:
     names = " ".join(", ".join(cells).split())  # without line breaks
     raise InputError(
         f"{place}: no column {text_field!r} (it has: {names[:_MOST_SHOWN]}); name another with "
-        "data.text_field=NAME or, if this line is a row already, its number: data.text_field=1"
+        "data.text_field=NAME or, if this line is a row already, by the column's number, such as "
+        "data.text_field=1"
     )
 
 

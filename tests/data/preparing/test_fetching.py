@@ -76,6 +76,18 @@ def test_files_folders_and_globs(
         assert read(address + below, tmp_path / f"work-{number}") == wanted
 
 
+def test_files_whose_names_do_not_say_what_they_are(tmp_path: Path) -> None:
+    """As in a folder of this machine."""
+    letters = tmp_path / "letters"
+    letters.mkdir()
+    for number, text in enumerate(documents(5, seed=4)):
+        (letters / f"LETTER-{number}").write_text(text)
+    (letters / "stamp.png").write_bytes(b"\0")
+    found = read(f"file://{letters}", tmp_path / "work")
+    assert found == read(str(letters), tmp_path)
+    assert len(found) == 5
+
+
 def test_a_web_server(tmp_path: Path, texts: Path, web: tuple[str, list[str]]) -> None:
     address, requests = web
     work = tmp_path / "work"

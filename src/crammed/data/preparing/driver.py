@@ -301,7 +301,10 @@ class _Preparation:
         sizes = [each.cleaned.characters for each in shards]
         characters = list(self._on_all("selecting", select_shard, jobs, sizes))
         if not sum(characters):
-            raise InputError("the data holds no text to train on: every document was dropped")
+            here = "" if self.extends is None else ", or is in the corpus to extend: add other text"
+            raise InputError(
+                f"the data holds no text to train on: every document was dropped{here}"
+            )
         return characters
 
     def _write_heldout(

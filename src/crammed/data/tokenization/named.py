@@ -45,6 +45,7 @@ def given_vocabulary(config: TokenizerConfig) -> int | None:
 def _from_hub(name: str) -> Path:
     """The folder of the hub's cache with the files of a tokenizer, fetched if it has changed."""
     library = import_extra("huggingface_hub", "hf", f"tokenizer.file={HUB}{name}")
+    library.utils.disable_progress_bars()  # a tokenizer is small
     try:
         folder = Path(library.snapshot_download(name, allow_patterns=_FILES))
     except (OSError, ValueError) as error:  # not found, not allowed, not reached, not a name

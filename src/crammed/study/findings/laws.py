@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from crammed.quantity import flops_text, quantity
 from crammed.study.findings.exchange import Cell, Exchange
 from crammed.study.findings.scaling import BestSize, Law, TypeFit
-from crammed.study.findings.statistics import decidable, still_on_plateau
+from crammed.study.findings.statistics import FEWEST, LEVEL, decidable, still_on_plateau
 from crammed.study.result import StudyResult
 
 
@@ -71,13 +71,13 @@ def _sizes(sizes: Sequence[BestSize]) -> str:
 
 
 def _test(test: Exchange) -> list[str]:
-    first, second = test.freedom
-    verdict = "types differ" if test.p_permutation < 0.05 else "types cannot be told apart"
-    by_seeds = "" if test.p is None else f" F({first}, {second}) = {test.f:.2f}, p = {test.p:.3g};"
+    verdict = "types differ" if test.p < LEVEL else "types cannot be told apart"
     lines = [
-        f"{verdict}: one curve for all against one for each,{by_seeds} by exchanging types "
-        f"p = {test.p_permutation:.3g} (the least that can be attained is {test.least:.2g})"
+        f"{verdict}: one curve for all against one for each, by exchanging seeds "
+        f"p = {test.p:.3g} (the least that can be attained is {test.least:.2g})"
     ]
+    if test.seeds < FEWEST:
+        lines = [f"types: leads only, because a verdict takes {FEWEST} seeds"]
     for name, (percent, worth) in test.shifts.items():
         priced = "" if worth is None else f", as all types with {worth:.2f} times the FLOPs"
         lines.append(f"{name}: {percent:+.2f} % loss at equal size and FLOPs{priced}")

@@ -97,13 +97,15 @@ def cells_of(study: StudyResult, *, learned: bool = False) -> list[Cell]:
     slow = still_on_plateau(study) if learned else {}
     for label, part in study.parts().items():
         for arm, entry in part.arms.items():
-            runs = [run for run in entry.runs.values() if run.exaflop and run.value(loss)]
-            if runs and arm not in slow.get(label, ()):
+            done = {n: run for n, run in entry.runs.items() if run.exaflop and run.value(loss)}
+            if done and arm not in slow.get(label, ()):
                 name, _, size = arm.partition(".")
                 kind = name if size else arm  # a dot at the end belongs to the name
+                runs = list(done.values())
                 flops = 1e18 * math.fsum(run.exaflop or 0.0 for run in runs) / len(runs)
+                about = (kind, size, label, flops, runs[0].parameters or 0)
                 losses = tuple(run.value(loss) or 0.0 for run in runs)
-                found.append(Cell(kind, size, label, flops, runs[0].parameters or 0, losses))
+                found.append(Cell(*about, losses, tuple(done)))
     return found
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from unicodedata import combining, normalize
 
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"  # category Cc except tab and newline
-_INVISIBLE = "\u200b\u2060\ufeff"  # no width; not the joiners, which scripts such as Persian need
+_INVISIBLE = "\u200b\u2060\ufeff"  # not the joiners and marks of direction that scripts need
 _DAMAGED = "\ufffd\ud800-\udfff"  # undecodable bytes, lone surrogates
 _REMOVED = re.compile(f"[{_CONTROLS}{_INVISIBLE}{_DAMAGED}]")
 _REMOVED_ASCII = dict.fromkeys([*range(0x09), *range(0x0B, 0x20), 0x7F])
@@ -18,8 +18,9 @@ _REMOVED_LATIN = re.compile(rb"\xc2[\x80-\x9f]")
 def normalise(text: str) -> str:
     r"""The text in normal form C, with \n for line breaks and without invisible characters.
 
-    Removes control characters other than tab and newline, characters without width, U+FFFD, lone
-    surrogates, and spaces at the end of lines. Applying it again changes nothing.
+    Removes control characters other than tab and newline, zero-width spaces, word joiners, byte
+    order marks, U+FFFD, lone surrogates, and spaces at the end of lines. Applying it again changes
+    nothing.
     """
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")

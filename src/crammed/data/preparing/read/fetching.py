@@ -7,15 +7,17 @@ those of any file.
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from crammed.config import DataConfig, SourceConfig
 from crammed.data.elsewhere import copy_all
 from crammed.data.preparing.read.room import check_copies, written
+from crammed.data.preparing.read.source import ignored_files
 from crammed.errors import InputError
 from crammed.files.addresses import last_part, without_secrets
 from crammed.files.hashes import json_hash
-from crammed.formats.documents import format_of
+from crammed.formats.documents import format_of, has_suffix, kind_of
 from crammed.formats.remote import Remote, RemoteFile
 from crammed.terminal.progress import Progress
 
@@ -33,6 +35,11 @@ def fetched(data: DataConfig, folder: Path, progress: Progress) -> DataConfig:
     return data.model_copy(update={"sources": tuple(sources)})
 
 
+def _may_be_text(file: RemoteFile) -> bool:
+    """Whether its name says that it is of a known format, or does not say what it is."""
+    return format_of(file.below) is not None or not has_suffix(file.below)
+
+
 def _copied(
     source: SourceConfig, data: DataConfig, folder: Path, progress: Progress
 ) -> SourceConfig:
@@ -40,7 +47,10 @@ def _copied(
     files = remote.files()
     several = remote.is_glob or remote.is_folder
     if several and (source.format or data.format) == "auto":
-        files = [file for file in files if format_of(Path(file.below)) is not None]
+        others = Counter(kind_of(file.below) for file in files if not _may_be_text(file))
+        files = [file for file in files if _may_be_text(file)]
+        if files and others:
+            progress.line(f"sources  {ignored_files(others)}")
     if not files:
         raise InputError(f"{shown} holds no file of a known format")
     own = folder / json_hash(source.path)[:16]

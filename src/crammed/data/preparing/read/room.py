@@ -35,15 +35,16 @@ def text_bytes(sources: Sequence[Source]) -> tuple[list[list[float]], list[str]]
     """About how many bytes of text each part of each source holds, by its size.
 
     Returns:
-        These numbers, and the names of the sources with parts whose text is not known; for these
-        parts the number is 0.
+        These numbers, and the names of the sources with parts whose text is not known, or that
+        they have some; for these parts the number is 0.
     """
     ratios: dict[tuple[int, str, str], float | None] = {}
     sizes, unknown = [], []
     for place, source in enumerate(sources):
         own = [_text_bytes(part, place, ratios) for part in source.parts]
         if None in own:
-            unknown.append(source.name)
+            every = all(size is None for size in own)
+            unknown.append(source.name if every else f"some files of {source.name}")
         most = float("inf") if source.max_characters is None else source.max_characters
         known = [size or 0.0 for size in own]
         within = min(1.0, most / max(1.0, sum(known)))
