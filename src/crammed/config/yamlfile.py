@@ -185,8 +185,9 @@ def _faults(error: ValidationError) -> list[ErrorDetails]:
     """What is wrong; where a number or a word would do, pydantic lists two faults for one."""
     faults: list[ErrorDetails] = []
     for fault in error.errors(include_url=False):
-        place, last = fault["loc"][:-1], fault["loc"][-1:]
-        if str(*last).startswith("literal[") and faults[-1]["loc"][:-1] == place:
+        place, last = fault["loc"][:-1], str(*fault["loc"][-1:])
+        before = [each["loc"][:-1] for each in faults[-1:]]
+        if last.startswith("literal[") and before == [place]:
             number, word = faults.pop(), fault["ctx"]["expected"]
             fault = {**number, "loc": place, "msg": f"{number['msg']} or {word}"}
         faults.append(fault)
