@@ -1,4 +1,4 @@
-"""What to expect of little text, from the ``runs.json`` that ``benchmarks/grid.py`` writes."""
+"""What to expect of little text, from the ``runs.json`` of a record's runs over several texts."""
 
 from __future__ import annotations
 
