@@ -1,11 +1,12 @@
 """How fast an update of pretraining is, compared with other settings and with plain loops.
 
     python benchmarks/step.py [RECIPE] [key.path=value ...] [--rows 16] [--updates 2] [--rounds 5]
-        [--variant "key.path=value ..."] ... [--beside/--no-beside] [--out RESULT.json]
+        [--variant "key.path=value ..."] ... [--beside/--no-beside] [--memory] [--out RESULT.json]
 
 Ours is a whole update as in training: masks, forward and backward in microbatches, clipping,
-optimizer. Each --variant is ours with other values. The plain loops use the same number of masks
-and PyTorch's AdamW. Two train transformers' BertForMaskedLM, in the recipe's shape but with BERT's
+optimizer. Each --variant is ours with other values; with rows of another length, an update has as
+many as make the same number of tokens. The plain loops use the same number of masks and PyTorch's
+AdamW. Two train transformers' BertForMaskedLM, in the recipe's shape but with BERT's
 own layers, whose feed-forward has no gate: in the paper's shape that makes the products of a layer
 a fifth larger. One decodes every position, the other only masked ones. The third trains the
 recipe's own layers. They are compiled if ours is, and use autocast in 16-bit formats.
@@ -14,6 +15,9 @@ Each loop takes a turn as soon as it is built, ours first, and RESULT.json is wr
 0, so that an interruption still leaves a result. These turns are then discarded. In each round all
 loops take turns with several updates in a row, so that a machine that slows down affects them all,
 and a GPU's host can run ahead as in training.
+
+The peak memory of a loop on a GPU is what it allocates there. On a CPU, --memory measures ours and
+the variants: all that a separate process holds that only does two updates.
 """
 
 from __future__ import annotations
@@ -47,11 +51,13 @@ from common import (
 from crammed.config import RunConfig
 from crammed.config.optim import AdamWConfig
 from crammed.data.masking import Masker, predicted_positions
+from crammed.errors import InputError
 from crammed.files.writing import write_json
 from crammed.machine.device import Device, choose_device
 from crammed.machine.energy import Meter, gpu_counters
 from crammed.model.count import train_flops_per_token
 from crammed.training.update.build import new_model
+from resources import alone, largest
 
 WARM = 2
 MOST_SHAPES = 256
@@ -71,6 +77,7 @@ def main(
         list[str] | None, typer.Option(help="Also time ours with these values; may be repeated.")
     ] = None,
     beside: Annotated[bool, typer.Option(help="Time the plain loops, too.")] = True,
+    memory: Annotated[bool, typer.Option("--memory", help="On a CPU: peak memory, too.")] = False,
     out: Path | None = None,
 ) -> None:
     torch._dynamo.config.recompile_limit = MOST_SHAPES
@@ -82,7 +89,7 @@ def main(
 
     def keep(rounds: int) -> None:
         """Write the results so far, so that they survive if time runs out."""
-        timed = {loop.name: loop.result(rows, loops[0]) for loop in loops}
+        timed = {loop.name: loop.result(loops[0]) for loop in loops}
         result.update(rounds=rounds, loops=timed, failed=failed)
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +101,11 @@ def main(
             plain = partial(plain_loop, config, device, rows, microbatch, name)
             return _Timed(name, config, device, rows, plain)
         theirs = config_of([*(words or []), *([] if name == "ours" else name.split())])
-        return _Timed(name, theirs, choose_device(theirs.compute), rows)
+        number = _rows(rows * config.data.row_length, theirs)
+        loop = _Timed(name, theirs, choose_device(theirs.compute), number)
+        if memory and device.torch.type == "cpu":
+            loop.peak = alone(_peak_memory, theirs, number)
+        return loop
 
     for name in ("ours", *(variant or []), *(PLAIN if beside else ())):
         try:
@@ -116,6 +127,22 @@ def main(
             loop.run(number * updates, updates)
         keep(number + 1)
     finish(result, out)
+
+
+def _rows(tokens: int, config: RunConfig) -> int:
+    """How many rows make so many tokens."""
+    rows, rest = divmod(tokens, config.data.row_length)
+    if rest:
+        raise InputError(f"{tokens} tokens are no whole rows of {config.data.row_length}")
+    return rows
+
+
+def _peak_memory(config: RunConfig, rows: int) -> int:
+    """The most bytes that this process holds in two updates."""
+    training = Training(config, choose_device(config.compute), rows)
+    for number in range(2):
+        training.update(number)
+    return largest()
 
 
 def _reason(name: str, error: Exception) -> str:
@@ -147,7 +174,8 @@ class _Timed:
         self._device = device
         self._seconds: list[float] = []
         self._joules: list[float] = []
-        self._peak = 0
+        self._rows = rows
+        self.peak = 0
         if device.torch.type == "cuda":
             torch.cuda.empty_cache()  # returns what other loops held for a while
         before = self._allocated()
@@ -187,17 +215,18 @@ class _Timed:
             self._joules.append(used / count)
         if on_gpu:
             most = torch.cuda.max_memory_allocated(self._device.torch) - others
-            self._peak = max(self._peak, most)
+            self.peak = max(self.peak, most)
 
     def forget(self) -> None:
         """Discard the turns so far."""
         self._seconds.clear()
         self._joules.clear()
 
-    def result(self, rows: int, ours: _Timed) -> Json:
+    def result(self, ours: _Timed) -> Json:
         """The results; `times_ours` compares turn by turn, so that changes of pace cancel out."""
         config, device, length = self._config, self._device, self._config.data.row_length
-        values: Json = summary(self._seconds)
+        rows = self._rows
+        values: Json = {"rows": rows, **summary(self._seconds)}
         turns = zip(self._seconds, ours._seconds, strict=True)
         values["times_ours"] = statistics.median(own / its for own, its in turns)
         speed = values["tokens_per_second"] = rows * length / values["seconds"]
@@ -205,8 +234,8 @@ class _Timed:
         if self._joules:
             mean = statistics.fmean(self._joules)
             values["joules_per_million_tokens"] = mean / rows / length * 1e6
-        if self._peak:
-            values["peak_memory"] = self._peak
+        if self.peak:
+            values["peak_memory"] = self.peak
         if self.microbatch_rows is not None:
             values["microbatch_rows"] = self.microbatch_rows
             values["preparation_seconds"] = self._preparation

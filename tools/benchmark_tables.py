@@ -230,7 +230,7 @@ def step_table(*names: str) -> str:
             energy = loop.get("joules_per_million_tokens")
             joules = "" if energy is None else f"{energy:,.0f} J"
             speed = f"{loop['tokens_per_second']:,.0f}", f"{loop['times_ours']:.2f}"
-            count = f"{result['rows']:,}"
+            count = f"{loop.get('rows', result['rows']):,}"
             rows.append(row_of(_shape(result), name, count, *speed, mfu, memory, joules))
     head = (
         "| shape | loop | rows | tokens/s | time relative to ours | MFU | peak memory "

@@ -146,22 +146,26 @@ def _table(kind: str, result: dict[str, Any], folder: Path) -> str:
 def test_step(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     out = tmp_path / "new" / "result.json"
-    variant = "optim.name=muon compute.microbatch_rows=2"
-    options = ["--rows", "5", "--updates", "2", "--rounds", "3", "--variant", variant]
-    options += ["--variant", "compute.fp8=on"]
+    variant, longer = "optim.name=muon compute.microbatch_rows=2", "data.row_length=160"
+    options = ["--rows", "5", "--updates", "2", "--rounds", "3", "--memory", "--variant", variant]
+    options += ["--variant", "compute.fp8=on", "--variant", longer]
+    options += ["--variant", "data.row_length=256"]
     result = _result("step.py", "bert-base", *SMALL, *options, "--out", str(out))
     assert result == json.loads(out.read_text())
     assert result["rounds"] == 3
     assert "needs an NVIDIA GPU" in result["failed"]["compute.fp8=on"]
+    assert "no whole rows of 256" in result["failed"]["data.row_length=256"]
     loops = result["loops"]
     plain = ["every position", "masked positions", "our layers, masked positions"]
-    assert list(loops) == ["ours", variant, *(f"plain, {which}" for which in plain)]
+    assert list(loops) == ["ours", variant, longer, *(f"plain, {which}" for which in plain)]
     for loop in loops.values():
         assert 0 < loop["fastest"] <= loop["seconds"] <= loop["slowest"]
         assert loop["tokens_per_second"] == pytest.approx(5 * 128 / loop["seconds"])
         assert loop["times_ours"] > 0
     assert loops["ours"]["times_ours"] == 1.0
     assert (loops["ours"]["microbatch_rows"], loops[variant]["microbatch_rows"]) == (5, 2)
+    assert (loops["ours"]["rows"], loops[longer]["rows"]) == (5, 4)
+    assert all(loops[name]["peak_memory"] > 50 * 2**20 for name in ("ours", variant, longer))
     assert result["overrides"] == SMALL
     table, times = _table("step", result, tmp_path), loops[variant]["times_ours"]
     assert f"| {variant} | 5 | {loops[variant]['tokens_per_second']:,.0f} | {times:.2f} |" in table
@@ -199,19 +203,6 @@ def test_busy(tmp_path: Path, benchmark: Benchmark, monkeypatch: pytest.MonkeyPa
     assert f"| 2 x 32 | quiet | {shown} | {speeds[1] / speeds[0]:.2f} |" in _table(
         "busy", result, tmp_path
     )
-
-
-def test_lengths(tmp_path: Path) -> None:
-    options = ["--lengths", "32", "--tokens", "128", "--rounds", "1"]
-    result = _result("lengths.py", "crammed", *SMALL, *options)
-    cases = result["cases"]
-    found = [(case["row_length"], case["attention"]) for case in cases]
-    assert found == [(32, "row"), (32, "document")]
-    for case in cases:
-        assert case["tokens_per_second"] == pytest.approx(128 / case["seconds"])
-        assert case["peak_memory"] > 50 * 2**20
-    assert cases[0]["flops_per_token"] == cases[1]["flops_per_token"]
-    assert "| 32 | document | " in _table("lengths", result, tmp_path)
 
 
 def test_optimizer(tmp_path: Path) -> None:
