@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainSerializer, PlainValidator, field_validator, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
 from crammed.budget import Account, Budget
 from crammed.config.base import Later, PositiveFloat, Section, Size
@@ -271,10 +271,3 @@ class ComputeConfig(Section):
 
     track: Annotated[Literal["none", "tensorboard", "wandb", "trackio"], Later()] = "none"
     """A service that draws the run's log points and held-out losses while it trains."""
-
-    @field_validator("kernels", mode="before")
-    @classmethod
-    def _refuse_triton(cls, kernels: Any) -> Any:
-        if kernels == "triton":
-            raise ValueError("triton was removed: set compute.kernels=auto, or leave it out")
-        return kernels
