@@ -121,13 +121,6 @@ def test_a_run_keeps_what_it_chose_under_another_load(tmp_path: Path, corpus: Co
     assert (again.config, again.choice.flops_per_second) == (slow, None)
 
 
-def test_words_that_differ_are_named_and_nothing_else(tmp_path: Path, corpus: Corpus) -> None:
-    begun(tmp_path / "run", asked(corpus), corpus.rows, SLOW)
-    for word, said in (("seed=1", r"\(seed: 0 there, 1 here\)"), ("batch.rows=3", r"\(batch.rows")):
-        with pytest.raises(InputError, match=said):
-            begun(tmp_path / "run", asked(corpus, word), corpus.rows, FAST)
-
-
 def test_a_run_is_found_again_by_its_words_alone(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,15 +61,6 @@ def test_a_copy_without_history_takes_its_commit_from_the_environment(
     assert environment()["commit"] is None
 
 
-def test_the_same_configuration_opens_again_and_another_is_refused(tmp_path: Path) -> None:
-    with RunDir.open(tmp_path / "run", tiny()):
-        pass
-    with RunDir.open(tmp_path / "run", tiny("crammed", "compute.microbatch_rows=3")):
-        pass
-    with pytest.raises(InputError, match=r"seed: 0 there, 1 here.*another --out"):
-        RunDir.open(tmp_path / "run", tiny("crammed", "seed=1"))
-
-
 def test_a_run_goes_on_with_the_kernels_that_it_began_with(tmp_path: Path) -> None:
     begun = tiny("crammed", "compute.kernels=compiler")
     with RunDir.open(tmp_path / "run", begun):

@@ -121,7 +121,9 @@ def test_words_that_differ_are_named_and_nothing_else(
 ) -> None:
     before = trains(corpus, recipe, tmp_path / "run")
     changed(recipe, to="masking: {rate: 0.3}\nschedule: {shape: triangle}")
-    with pytest.raises(InputError, match=rf"run holds a run with another conf.*{difference}"):
+    with pytest.raises(
+        InputError, match=rf"run holds a run with another conf.*{difference}.*another --out"
+    ):
         trains(corpus, recipe, tmp_path / "run", *words)
     assert read_config(tmp_path / "run") == before
 
