@@ -164,15 +164,14 @@ class Contest:
             CrammedError: training or a judge failed.
         """
         missing = sum(not self._complete(*each) for each in plan)
-        turns = in_lanes(self.lanes, plan, self._turn, self._processes.stop)
-        for _, (run, is_new) in turns:
+        for run, is_new in in_lanes(self.lanes, plan, self._turn, self._processes.stop):
             if is_new:
                 missing -= 1
                 left = _duration(self._left(plan))
                 print(f"{_line(run)}; {missing} runs to go, {left}", flush=True)
             yield run
 
-    def _turn(self, turn: tuple[Contestant, int], _: Sequence[int]) -> tuple[Json, bool]:
+    def _turn(self, turn: tuple[Contestant, int]) -> tuple[Json, bool]:
         """One run of a plan, and whether anything was left to do."""
         contestant, seed = turn
         settings = contestant.decided()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -69,13 +68,12 @@ def pinned(cores: Sequence[int]) -> list[int]:
 def in_lanes(
     lanes: Sequence[Sequence[int]],
     items: Iterable[Item],
-    work: Callable[[Item, Sequence[int]], Result],
+    work: Callable[[Item], Result],
     stop: Callable[[], None],
-) -> Iterator[tuple[Item, Result]]:
-    """Call `work` for each item, one at a time in every lane, and yield items with their results.
+) -> Iterator[Result]:
+    """Call `work` for each item, one at a time on the cores of every lane, and yield its results.
 
     Args:
-        work: takes an item and the cores that its thread is pinned to.
         stop: ends the work of all lanes; called when one fails.
 
     Raises:
@@ -85,10 +83,11 @@ def in_lanes(
     for lane in lanes:
         free.put(lane)
 
-    def turn(item: Item) -> tuple[Item, Result]:
+    def turn(item: Item) -> Result:
         lane = free.get()
         try:
-            return item, work(item, pinned(lane))
+            pinned(lane)
+            return work(item)
         finally:
             free.put(lane)
 
@@ -137,8 +136,8 @@ class Processes:
             )
         return printed
 
-    def stop(self, by: signal.Signals = signal.SIGKILL) -> None:
-        """Send running processes this signal, and kill any that are started later."""
+    def stop(self) -> None:
+        """Kill running processes, and any that are started later."""
         self._stopped.set()
         for process in tuple(self._running):
-            process.send_signal(by)
+            process.kill()

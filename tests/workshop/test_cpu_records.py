@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -207,6 +209,35 @@ def test_when_one_lane_fails_the_others_end(
         assert "ended with exit code -9" in str(running.exception(PATIENCE))
         with pytest.raises(CrammedError, match="ended with exit code -9"):
             processes.run(sleep, log)
+
+
+def test_a_command_that_is_terminated_ends_what_its_lanes_run(tmp_path: Path) -> None:
+    code = f"""
+import os, pathlib, signal
+import common, lanes
+
+processes = lanes.Processes()
+
+def work(item: int) -> str:
+    os.kill(os.getpid(), signal.SIGTERM)
+    return processes.run(["sleep", "100000"], pathlib.Path("log"))
+
+def main() -> None:
+    list(lanes.in_lanes([[{min(os.sched_getaffinity(0))}]], [0], work, processes.stop))
+
+common.run(main)
+"""
+    done = python("-c", code, cwd=tmp_path, env={"PYTHONPATH": str(BENCHMARKS)})
+    assert (done.returncode, done.stderr) == (75, "error: stopped; the same command continues\n")
+
+
+def test_a_process_that_fails_is_named_with_its_log(
+    benchmark: Callable[[str], Any], tmp_path: Path
+) -> None:
+    words, log = [sys.executable, "-c", "exit('wrong')"], tmp_path / "log"
+    said = f"log ended with exit code 1: wrong (full output: {log}); the same command tries again"
+    with pytest.raises(CrammedError, match=re.escape(said)):
+        benchmark("lanes").Processes().run(words, log)
 
 
 def test_results_of_other_settings_are_not_mixed(stage: Stage) -> None:
