@@ -50,7 +50,7 @@ GLUE: dict[str, Any] = {
         mean("GLUE-2", "mrpc", "rte", untrained=40.5),
     ],
 }
-PAPERS = load_protocol("cramming").hyperparameters()
+PAPERS = load_protocol("cramming").at_width(768).hyperparameters()
 BLIMP = {
     "pairs": 67000,
     "paradigms": 67,

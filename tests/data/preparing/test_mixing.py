@@ -91,7 +91,7 @@ def test_a_corpus_has_the_shares_that_were_asked_for(tmp_path: Path) -> None:
     assert share == pytest.approx(0.25, abs=0.01)
     assert wiki["weight"] == 1.0
     assert "mix  news  25.0 % of the text, each document packed 2." in said
-    assert describe_sources(corpus.manifest)[1].endswith(f"packed {news['weight']:.2f} times")
+    assert describe_sources(corpus.manifest)[1].endswith(f"packing each {news['weight']:.2f} times")
     assert readings(corpus.manifest, 3.0) == {"wiki": 3.0, "news": 3.0 * news["weight"]}
 
 

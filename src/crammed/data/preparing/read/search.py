@@ -186,10 +186,9 @@ def _match(pattern: Path, wanted: Wanted, found: Found) -> None:
     matches = sorted(set(_glob(pattern)))
     if not matches:
         beside = [printable(each.name) for each in pattern.parent.glob("*")]
-        folder = printable(str(pattern)[: -len(pattern.name)])
         raise InputError(
-            f"no such data: {printable(pattern)}: {did_you_mean(pattern.name, beside, folder)}name "
-            "a file, a folder, a glob, - for standard input, python-docs, or hub:NAME"
+            f"no such data: {printable(pattern)}: {did_you_mean(pattern.name, beside)}name a file, "
+            "a folder, a glob, - for standard input, python-docs, or hub:NAME"
         )
     enter = _FirstVisit()
     formats = {
