@@ -236,7 +236,9 @@ def _peer(settings: Json) -> str:
     """``ModernBERT 2x128, plain loop, Muon``."""
     parts = {"plain": "plain loop", "muon": "Muon", "cooccurrence": "our embeddings"}
     own = (text for value, text in parts.items() if value in settings.values())
-    return ", ".join([f"ModernBERT {_shape(settings)}", *own])
+    names = {"roformer": "RoFormer", "bert": "BERT"}
+    architecture = names.get(settings.get("architecture", ""), "ModernBERT")
+    return ", ".join([f"{architecture} {_shape(settings)}", *own])
 
 
 def _shape(settings: Json) -> str:

@@ -1,16 +1,16 @@
-"""The obvious alternative: a ModernBERT, trained by Hugging Face's Trainer for a given time.
+"""The obvious alternative: an encoder of `transformers`, trained for a given time.
 
-    python benchmarks/peer.py CORPUS --out DIR --seconds 600 [--pace 20.3] [--layers 4]
-        [--width 128] [--rate 2e-3] [--batch 32] [--masks 0.25] [--schedule triangle]
-        [--warmup 0.06] [--beta2 0.98] [--loop plain] [--optimizer muon] [--start cooccurrence]
-        [--seed 0] [--bf16] [--compile]
+    python benchmarks/peer.py CORPUS --out DIR --seconds 600 [--pace 20.3]
+        [--architecture modernbert] [--layers 4] [--width 128] [--rate 2e-3] [--batch 32]
+        [--masks 0.25] [--schedule triangle] [--warmup 0.06] [--beta2 0.98] [--loop plain]
+        [--optimizer muon] [--start cooccurrence] [--seed 0] [--bf16] [--compile]
 
 It reads the rows of a prepared corpus, writes a Hugging Face folder, and prints one JSON object.
 It needs `transformers` and `accelerate`. The settings are what a careful user would choose for rows
 of 128 tokens on this machine:
 
-- attention over the whole row in every layer, by PyTorch's fused kernel and without a mask; the
-  rotary base that ModernBERT uses over windows of this length;
+- a ModernBERT, with attention over the whole row in every layer, by PyTorch's fused kernel and
+  without a mask; the rotary base that ModernBERT uses over windows of this length;
 - rows tokenized beforehand, read and masked a batch at a time; an exact number of masks per row,
   80-10-10, never on a special token; only masked positions are decoded (`sparse_prediction`);
 - fused AdamW, gradients clipped at 1, and a schedule that follows the clock, so that the rate
@@ -22,7 +22,9 @@ With `--pace`, as many updates a second as an idle machine makes, updates replac
 a busy machine trains no less.
 
 `--loop plain` is the same model in a loop as one writes it by hand, without the Trainer. There,
-matrices may be trained by PyTorch's Muon, and the embeddings may start where ours do.
+matrices may be trained by PyTorch's Muon, the embeddings may start where ours do, and a RoFormer or
+a BERT may take the place of the ModernBERT: without dropout, and with masked positions decoded
+alone as well, which these models leave to the loop.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,12 +42,17 @@ import numpy as np
 import torch
 import typer
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import (
+    BertConfig,
+    BertForMaskedLM,
     ModernBertConfig,
     ModernBertForMaskedLM,
     PreTrainedTokenizerFast,
     PrinterCallback,
+    RoFormerConfig,
+    RoFormerForMaskedLM,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -82,6 +90,12 @@ class Schedule(StrEnum):
         return (Dive if self is Schedule.TRAPEZOID else LinearToZero)(warmup=warmup)
 
 
+class Architecture(StrEnum):
+    MODERNBERT = "modernbert"
+    ROFORMER = "roformer"
+    BERT = "bert"
+
+
 class Loop(StrEnum):
     TRAINER = "trainer"
     PLAIN = "plain"
@@ -104,6 +118,7 @@ def main(
     pace: Annotated[
         float, typer.Option(help="Updates a second that end training, not the time.")
     ] = 0.0,
+    architecture: Annotated[Architecture, typer.Option()] = Architecture.MODERNBERT,
     layers: int = 4,
     width: int = 128,
     rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 2e-3,
@@ -122,11 +137,17 @@ def main(
     import_extra("accelerate", "hf", "the Trainer of transformers")
     if optimizer is Optimizer.MUON and loop is Loop.TRAINER:
         raise InputError("--optimizer muon needs --loop plain")
+    modern = architecture is Architecture.MODERNBERT
+    if not modern and loop is Loop.TRAINER:
+        raise InputError(f"--architecture {architecture} needs --loop plain")
     torch.set_num_threads(cores())
     opened = Corpus(corpus)
     specials = Specials.of(opened.tokenizer)
     torch.manual_seed(seed)
-    model = _model(opened, specials, layers, width)
+    build = (
+        _modernbert if architecture is Architecture.MODERNBERT else partial(_older, architecture)
+    )
+    model = build(opened, specials, layers, width)
     clock = Clock(seconds, math.ceil(pace * seconds), schedule.curve(warmup))
     if start is Start.COOCCURRENCE:
         clock.begin()  # its time counts
@@ -248,7 +269,7 @@ class ClockTrainer(Trainer):
 
 
 def _train(
-    model: ModernBertForMaskedLM,
+    model: Any,
     optimizers: list[torch.optim.Optimizer],
     batches: Iterator[Tensor],
     collate: Masks,
@@ -263,7 +284,7 @@ def _train(
     step = 0
     while not (step and clock.over(step)):
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            loss = model(**collate(next(batches))).loss
+            loss = _loss(model, **collate(next(batches)))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, schedule in zip(optimizers, schedules, strict=True):
@@ -272,6 +293,16 @@ def _train(
             schedule.step()
         step += 1
     return step
+
+
+def _loss(model: Any, input_ids: Tensor, labels: Tensor) -> Tensor:
+    """The cross-entropy of the masked positions, which alone are decoded."""
+    if isinstance(model, ModernBertForMaskedLM):
+        loss: Tensor = model(input_ids, labels=labels).loss  # `sparse_prediction`
+        return loss
+    chosen = labels != IGNORED
+    hidden = model.base_model(input_ids).last_hidden_state[chosen]
+    return cross_entropy(model.cls(hidden), labels[chosen])
 
 
 def _batches(rows: Rows, size: int) -> Iterator[Tensor]:
@@ -283,7 +314,7 @@ def _batches(rows: Rows, size: int) -> Iterator[Tensor]:
 
 
 def _optimizers(
-    model: ModernBertForMaskedLM, name: Optimizer, rate: float, beta2: float
+    model: Any, name: Optimizer, rate: float, beta2: float
 ) -> list[torch.optim.Optimizer]:
     named = dict(model.named_parameters())
     muon = name is Optimizer.MUON
@@ -299,15 +330,15 @@ def _optimizers(
 
 
 def _is_of_a_layer(name: str, parameter: Tensor) -> bool:
-    return ".layers." in name and parameter.ndim == 2
+    return (".layers." in name or ".layer." in name) and parameter.ndim == 2
 
 
 @torch.no_grad()
-def _start_from_cooccurrence(model: ModernBertForMaskedLM, corpus: Corpus, seed: int) -> None:
+def _start_from_cooccurrence(model: Any, corpus: Corpus, seed: int) -> None:
     count = min(corpus.rows, MOST_TOKENS // corpus.row_length)
     rows = corpus.read(np.sort(np.random.default_rng(seed).permutation(corpus.rows)[:count]))
     std = load_config("crammed").model.first_embedding_std
-    begin_with_neighbours(model.model.embeddings.tok_embeddings.weight, rows, std, seed)
+    begin_with_neighbours(model.get_input_embeddings().weight, rows, std, seed)
 
 
 class Rows(torch.utils.data.Dataset[Any]):
@@ -343,7 +374,9 @@ class Masks:
         return {"input_ids": rows.scatter(1, chosen, new), "labels": labels}
 
 
-def _model(corpus: Corpus, specials: Specials, layers: int, width: int) -> ModernBertForMaskedLM:
+def _modernbert(
+    corpus: Corpus, specials: Specials, layers: int, width: int
+) -> ModernBertForMaskedLM:
     length = corpus.row_length
     rotary = {"rope_type": "default", "rope_theta": ROTARY_BASE}
     config = ModernBertConfig(
@@ -366,8 +399,29 @@ def _model(corpus: Corpus, specials: Specials, layers: int, width: int) -> Moder
     return ModernBertForMaskedLM(config)
 
 
-def _save(model: ModernBertForMaskedLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    model.config.sparse_prediction = False  # fine-tuning sees an ordinary ModernBERT
+def _older(
+    architecture: Architecture, corpus: Corpus, specials: Specials, layers: int, width: int
+) -> BertForMaskedLM | RoFormerForMaskedLM:
+    """Post-normalised; feed-forward layers of four times the width, as published."""
+    common: Any = {
+        "vocab_size": corpus.vocab_size,
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": max(1, width // HEAD),
+        "intermediate_size": 4 * width,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "max_position_embeddings": corpus.row_length,
+        "pad_token_id": specials.pad,
+    }
+    if architecture is Architecture.BERT:
+        return BertForMaskedLM(BertConfig(**common))
+    return RoFormerForMaskedLM(RoFormerConfig(**common))
+
+
+def _save(model: Any, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+    if isinstance(model, ModernBertForMaskedLM):
+        model.config.sparse_prediction = False  # fine-tuning sees an ordinary ModernBERT
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
 

@@ -107,11 +107,12 @@ def test_contestants_take_turns_with_the_best_of_the_sweep(stage: Stage) -> None
     plain = (
         "2x32:1e-3:8,start=random,schedule=trapezoid,masks=0.3,loop=plain,optimizer=muon,pace=9.5"
     )
-    points = ["2x32:2e-3:8", "2x32:1e-3:8", plain, "4x64:1e-3:4"]
+    other = "4x64:1e-3:4,architecture=roformer,loop=plain"
+    points = ["2x32:2e-3:8", "2x32:1e-3:8", plain, other]
     swept = stage.do("sweep", point=points)  # later runs have higher losses here
     assert [run["settings"]["masks"] for run in swept] == [0.25, 0.25, 0.3, 0.25]
     runs = stage.do("ten_minutes", seeds=2)
-    peers = ["ModernBERT 2x32", "ModernBERT 2x32, plain loop, Muon", "ModernBERT 4x64"]
+    peers = ["ModernBERT 2x32", "ModernBERT 2x32, plain loop, Muon", "RoFormer 4x64, plain loop"]
     turn = ["ours", "ours, a fifth of the time", "ours, a tenth of the time", *peers]
     assert names(runs) == [(name, seed) for seed in (0, 1) for name in turn]
     assert [run["seconds"] for run in runs[:4]] == [600, 120, 60, 600]
@@ -343,12 +344,18 @@ def test_a_plain_loop_trains_with_either_optimizer_and_start(
     peer, judge = benchmark("peer"), benchmark("heldout_masked_lm")
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
 
-    def loss(updates: int, optimizer: str = "adamw", start: str = "random") -> float:
+    def loss(
+        updates: int,
+        optimizer: str = "adamw",
+        start: str = "random",
+        architecture: str = "modernbert",
+    ) -> float:
         peer.main(
             corpus.path,
             out=tmp_path / "peer",
             seconds=1.0,
             pace=float(updates),
+            architecture=peer.Architecture(architecture),
             layers=2,
             width=64,
             rate=3e-3,
@@ -365,7 +372,8 @@ def test_a_plain_loop_trains_with_either_optimizer_and_start(
     untrained = loss(1)
     assert loss(1, start="cooccurrence") != untrained
     trained = {loss(60), loss(60, optimizer="muon"), loss(60, start="cooccurrence")}
-    assert len(trained) == 3
+    trained |= {loss(60, "muon", architecture=older) for older in ("roformer", "bert")}
+    assert len(trained) == 5
     assert max(trained) < untrained - 0.5
 
 
