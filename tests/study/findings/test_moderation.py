@@ -11,7 +11,7 @@ from scipy.special import digamma, polygamma
 from scipy.stats import nct, t
 
 from crammed.study.findings.moderation import CAUTION, differences, holm, inverse_trigamma, squeezed
-from crammed.study.findings.power import power
+from crammed.study.findings.power import OFTEN, power, seeds_needed
 from crammed.study.findings.statistics import compare_arms
 from crammed.study.result import RATES, StudyResult
 from support.study import run_of
@@ -108,3 +108,18 @@ def test_power_with_many_seeds_is_that_of_a_t_test() -> None:
         exact = nct.sf(t.isf(0.025, 58), 58, difference / error)
         assert share == pytest.approx(float(exact), abs=0.05)
     assert power(study_of(np.zeros((3, 3)))) == {}
+
+
+def test_the_seeds_that_a_difference_takes_are_those_of_a_t_test() -> None:
+    own = np.tile([0.0, 1.0], 15)
+    study = study_of(np.stack([own, own]))
+    variance = float(own.var(ddof=1))
+    exact = next(
+        seeds
+        for seeds in range(3, 100)
+        if nct.sf(t.isf(0.025, 2 * seeds - 2), 2 * seeds - 2, 0.5 / math.sqrt(2 * variance / seeds))
+        >= OFTEN
+    )
+    assert seeds_needed(study, RATES[0], 0.5) == pytest.approx(exact, abs=3)
+    assert seeds_needed(study, RATES[0], 10.0) == 3
+    assert seeds_needed(study, RATES[0], 0.01) is None

@@ -6,6 +6,7 @@ arm differs from the others by a stated difference, and the study is judged as t
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,13 +21,39 @@ OF_LOSSES = (0.02, 0.05, 0.1, 0.2)
 OF_SCORES = (1.0, 2.0, 5.0, 10.0)
 
 
+OFTEN = 0.8
+"""How probable it should be to find a difference that is there."""
+MOST_SEEDS = 100
+
+
+def seeds_needed(study: StudyResult, measure: str, difference: float) -> int | None:
+    """The fewest seeds of every arm that find a difference in four of five studies (`OFTEN`).
+
+    None if `MOST_SEEDS` find it less often.
+    """
+    seeds = range(FEWEST, MOST_SEEDS + 1)
+
+    def found(each: int) -> bool:
+        return power(study, measure, [difference], seeds=each).get(difference, 0.0) >= OFTEN
+
+    first = bisect_left(seeds, True, key=found)
+    return seeds[first] if first < len(seeds) else None
+
+
 def power(
-    study: StudyResult, measure: str = RATES[0], stated: Sequence[float] | None = None
+    study: StudyResult,
+    measure: str = RATES[0],
+    stated: Sequence[float] | None = None,
+    *,
+    seeds: int | None = None,
 ) -> dict[float, float]:
     """The probability of finding each stated difference, if an arm has it as the only one.
 
     It is the mean over the arms. Arms with fewer seeds than a verdict takes count as if they had
     `FEWEST`. Empty if fewer than two arms have two seeds, or nothing varies.
+
+    Args:
+        seeds: that every arm counts as if it had, instead of its own.
     """
     from scipy.stats import t
 
@@ -35,13 +62,14 @@ def power(
     if study.baseline not in arms:
         return {}
     variances, _ = squeezed(found, own - 1.0)
-    seeds, base = np.maximum(own, FEWEST), arms.index(study.baseline)
+    base = arms.index(study.baseline)
+    counted = np.maximum(own, FEWEST) if seeds is None else np.full(len(arms), float(seeds))
     random = np.random.default_rng(0)
     shape = (STUDIES, len(arms))
-    means = random.normal(size=shape) * np.sqrt(variances / seeds)
-    drawn = variances * random.chisquare(seeds - 1.0, shape) / (seeds - 1.0)
+    means = random.normal(size=shape) * np.sqrt(variances / counted)
+    drawn = variances * random.chisquare(counted - 1.0, shape) / (counted - 1.0)
     apart, error, freedom = (
-        np.delete(each, base, 1) for each in differences(means, drawn, seeds, base)
+        np.delete(each, base, 1) for each in differences(means, drawn, counted, base)
     )
     studies = np.arange(STUDIES)
     differs = studies % apart.shape[1]  # each arm equally often

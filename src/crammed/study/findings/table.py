@@ -12,7 +12,7 @@ from rich.text import Text
 from crammed.budget import Budget
 from crammed.evaluation.scores import table as scores
 from crammed.study.findings.laws import laws_of
-from crammed.study.findings.power import power
+from crammed.study.findings.power import MOST_SEEDS, OFTEN, power, seeds_needed
 from crammed.study.findings.scaling import analyse
 from crammed.study.findings.statistics import FEWEST, compare_arms, decidable, decidable_text
 from crammed.study.result import RATES, StudyResult, is_loss
@@ -114,10 +114,15 @@ def power_text(study: StudyResult, measure: str) -> str:
     stated = _listed(f"{each:g}" for each in found)
     shares = _listed(f"{100 * share:.0f} %" for share in found.values())
     usual = max(FEWEST, statistics.median_low(each for each in seeds.values() if each))
-    return (
+    text = (
         f"{lead}With {usual} seeds, as arms vary here, a difference of {stated} would be found in "
         f"{shares} of such studies."
     )
+    rare = next((each for each, share in found.items() if share < OFTEN), None)
+    if rare is None:
+        return text
+    needed = seeds_needed(study, measure, rare) or f"more than {MOST_SEEDS}"
+    return f"{text} To find {rare:g} in {100 * OFTEN:.0f} % takes {needed} seeds of every arm."
 
 
 def _listed(words: Iterable[str]) -> str:
