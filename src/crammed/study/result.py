@@ -97,7 +97,7 @@ class Environment(Part):
     started: str = ""
 
 
-class Pace(Part):
+class UpdateTime(Part):
     """How long an arm's updates take, in a study whose budget is one of time (`seconds`).
 
     Attributes:
@@ -131,7 +131,7 @@ class StudyResult(Part):
     baseline: str = ""
     description: str = ""
     chosen: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    paces: dict[str, Pace] = Field(default_factory=dict)
+    paces: dict[str, UpdateTime] = Field(default_factory=dict)
     corpora: dict[str, dict[str, Any]] = Field(default_factory=dict)
     judges: dict[str, str] = Field(default_factory=dict)
     protocols: dict[str, str | None] = Field(default_factory=dict)

@@ -22,7 +22,7 @@ from crammed.errors import TaskFailed
 from crammed.files.locks import FolderLock, is_locked
 from crammed.files.writing import write_json
 from crammed.runs.environment import environment
-from crammed.study.result import RESULT, Arm, Environment, Pace, Run, StudyResult, read_result
+from crammed.study.result import RESULT, Arm, Environment, Run, StudyResult, UpdateTime, read_result
 from crammed.study.running.board import Board
 from crammed.study.running.checks import check_arms
 from crammed.study.running.folder import Left, begun_arms, left_runs, refuse_another, result_of
@@ -49,7 +49,7 @@ SECONDS_BETWEEN_LOOKS = 2.0
 SECONDS_TO_END = 60.0
 """How long to wait for the runs of a killed study to end."""
 
-NO_PACES: Mapping[str, Pace] = MappingProxyType({})
+NO_PACES: Mapping[str, UpdateTime] = MappingProxyType({})
 
 Keep = Callable[[Run], None]
 
@@ -65,7 +65,7 @@ def run_study(
     chosen: Mapping[str, Any] | None = None,
     judges: Sequence[Judge] = (),
     cluster: str | None = None,
-    paces: Mapping[str, Pace] = NO_PACES,
+    paces: Mapping[str, UpdateTime] = NO_PACES,
 ) -> StudyResult:
     """Train every arm with every seed, `jobs` runs at a time, which share the CPU's cores.
 

@@ -17,7 +17,7 @@ from crammed.optim.build import update_flops
 from crammed.planning.settling import device_of
 from crammed.planning.speed import training_speed
 from crammed.rules.sizing import flops_per_token, in_vocabulary
-from crammed.study.result import Pace, read_result
+from crammed.study.result import UpdateTime, read_result
 from crammed.study.running.folder import config_of, runs_begun
 from crammed.study.spec.arms import Study
 from crammed.study.spec.budgets import LIMIT, split
@@ -30,7 +30,7 @@ ROUNDS = 3
 
 def in_seconds(
     study: Study, corpora: Corpora, budget: Budget, out: Path, threads: int, progress: Progress
-) -> tuple[Study, dict[str, Pace]]:
+) -> tuple[Study, dict[str, UpdateTime]]:
     """The study with a budget of FLOPs for each arm, and how long its updates take.
 
     A study that was begun goes on with the budgets that it began with; an arm that it lacked is
@@ -60,7 +60,7 @@ def in_seconds(
         slower = 1.0 if known is None else known.seconds_per_update / now
         for arm in missing:
             seconds = timed[arm].seconds_per_update * slower
-            paces[arm] = Pace(seconds_per_update=seconds, busy=timed[arm].busy)
+            paces[arm] = UpdateTime(seconds_per_update=seconds, busy=timed[arm].busy)
     arms = dict(study.arms)
     for arm, words in study.arms.items():
         own, limit = split(words, budget)
@@ -75,17 +75,17 @@ def _counted(config: RunConfig, corpora: Corpora) -> RunConfig:
     return in_vocabulary(config, corpora.vocabulary(config.corpus))
 
 
-def _side_by_side(configs: Mapping[str, RunConfig], progress: Progress) -> dict[str, Pace]:
+def _side_by_side(configs: Mapping[str, RunConfig], progress: Progress) -> dict[str, UpdateTime]:
     """How long an update of each arm takes; arms that must take equally long are timed as one."""
     kinds = {arm: _kind(config) for arm, config in configs.items()}
     first = {kind: configs[arm] for arm, kind in reversed(kinds.items())}
-    found: dict[str, Pace] = {}
+    found: dict[str, UpdateTime] = {}
     with progress.task("timing the arms side by side", ROUNDS * len(first)) as task:
         for done in range(ROUNDS * len(first)):
             kind = list(first)[done % len(first)]
             config = first[kind]
             measured = training_speed(config, device_of(config))
-            now = Pace(
+            now = UpdateTime(
                 seconds_per_update=_of_gradients(config) / measured.speed, busy=measured.busy
             )
             best = found.get(kind, now)
