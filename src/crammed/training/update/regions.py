@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from crammed.model.attention import Attention
 from crammed.model.encoder import Encoder
@@ -21,27 +21,18 @@ from crammed.model.feedforward import FeedForward
 from crammed.model.layer import Layer, picked
 from crammed.model.positions import Tables
 
+PARTS = ("attention_norm", "attention", "ffn_norm", "ffn")
+"""The parts of a layer that a region computes."""
+
 
 class RegionalEncoder(Encoder):
     """An `Encoder` that compiles by region; it computes the same."""
 
     @classmethod
     def take_over(cls, encoder: Encoder) -> None:
-        """Turn an `Encoder` into one in place, unless its layers need more than regions pass on."""
-        config = encoder.config
-        if (
-            type(encoder) is Encoder
-            and config.norm == "pre"
-            and not (config.value_embeddings or config.residual_scalars or config.pool_at)
-            and not any(config.dropouts())
-            and all(
-                type(each) is Layer
-                and type(each.attention) is Attention
-                and type(each.ffn) is FeedForward
-                and not each.parallel
-                for each in encoder.layers
-            )
-        ):
+        """Turn an `Encoder` into one in place, if its layers have no parts but those of regions."""
+        layers, drops = (*encoder.layers, *encoder.steps()), any(encoder.config.dropouts())
+        if type(encoder) is Encoder and not drops and all(map(_is_plain, layers)):
             encoder.__class__ = cls
 
     def through_layers(
@@ -61,6 +52,18 @@ class RegionalEncoder(Encoder):
         x = picked(x + _attention(layers[-1]).out(mixed), positions)
         hidden: Tensor = self.final_norm(x + layers[-1].ffn(layers[-1].ffn_norm(x)))
         return hidden
+
+
+def _is_plain(layer: object) -> bool:
+    """Whether a layer is what `_blocks` computes and nothing else, whatever options there are."""
+    if not (type(layer) is Layer and layer.pre) or layer.parallel:
+        return False
+    others = [part for name, part in layer.named_children() if name not in PARTS]
+    return (
+        type(layer.attention) is Attention
+        and type(layer.ffn) is FeedForward
+        and all(isinstance(part, nn.Identity | nn.Dropout) for part in others)
+    )
 
 
 def _attention(layer: Layer) -> Attention:
