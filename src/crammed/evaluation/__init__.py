@@ -5,12 +5,14 @@ protocol     fine-tuning hyperparameters (``protocols/``)
 backbones/   loads the model, wherever it comes from
 folder       stores scores and predictions, and finds finished work again
 suite        a suite of tasks: tokenize, list the jobs, score
+twins        what untrained models of a shape predict, kept for others of that shape
 folds        fine-tunes on parts of a task's rows, where it is cross-validated
 finetuning/  runs the jobs: fine-tuning, or probes of a frozen encoder
 scores/      metrics, intervals, means, and their tables
 linear       what TF-IDF with a linear model scores
 submission   predictions for a leaderboard
 comparison   compares two models from their evaluation folders
-blimp, heldout_score   suites without fine-tuning
+decision     which of several models is worth taking, in words
+blimp, minimal_pairs, heldout_score   suites without fine-tuning
 fill_mask    examples for the report of a run
 """

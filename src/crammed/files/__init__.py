@@ -7,5 +7,6 @@ locks    one process at a time in a folder
 hashes   whether a folder is still as it was written
 caches   where this user keeps what can be made again
 scratch  temporary folders
+addresses  of files that are not on this machine
 faults   one-line messages for a full or failing disk
 """

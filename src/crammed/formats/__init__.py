@@ -12,7 +12,7 @@ web           an HTML page -> text
 warc          a web archive -> the text of each of its pages
 archives      a zip or tar archive -> the streams of its files
 sniff         the first bytes of a file -> its format
-blocks        a large file of lines -> blocks to read apart
+blocks        a large file of lines -> blocks to read apart; ``row_groups`` of a Parquet file
 documents     any of these -> documents (one string each)
 remote        addresses -> copies of what they name
 hub           data sets of the Hugging Face hub -> documents, streamed

@@ -3,6 +3,7 @@
 steps       the list of steps that clean one document
 unicode     one spelling of the same text
 personal    masks personal data
+entities    plain words in place of names
 language    which language a text is in, by a library
 gopher      Gopher's rules
 c4          C4's rules
