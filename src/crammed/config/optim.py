@@ -6,7 +6,7 @@ How each is built, and which parameters it updates, is in its file in `crammed.o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -34,10 +34,12 @@ class OptimizerConfig(Section):
         """What decides how long its updates take."""
         return self.name
 
+    kept: ClassVar[int] = 2
+
     @property
     def state_per_parameter(self) -> int:
         """Maximum number of state values per parameter, not counting the weight itself."""
-        return 2
+        return self.kept
 
 
 class Moments(OptimizerConfig):
@@ -87,11 +89,7 @@ class LionConfig(OptimizerConfig):
     weight_decay: Decay = 0.1
     beta1: Beta = 0.9
     beta2: Beta = 0.99
-
-    @property
-    def state_per_parameter(self) -> int:
-        """The momentum."""
-        return 1
+    kept: ClassVar[int] = 1  # the momentum
 
 
 class LambConfig(Moments):
@@ -127,11 +125,7 @@ class LarsConfig(OptimizerConfig):
     """Length of a step at a learning rate of 1, relative to that of the parameter."""
     clipped: Annotated[bool, Later()] = False
     """LARC: take such a step at a learning rate of 1, or plain gradient descent if that is less."""
-
-    @property
-    def state_per_parameter(self) -> int:
-        """The momentum."""
-        return 1
+    kept: ClassVar[int] = 1  # the momentum
 
 
 class AGDConfig(OptimizerConfig):
@@ -145,11 +139,7 @@ class AGDConfig(OptimizerConfig):
     """A factor on the step that the rule gives."""
     weight_decay: Decay = 0.0
     clip: PositiveFloat | None = None
-
-    @property
-    def state_per_parameter(self) -> int:
-        """Nothing is kept."""
-        return 0
+    kept: ClassVar[int] = 0
 
 
 class AdafactorConfig(OptimizerConfig):
@@ -166,11 +156,7 @@ class AdafactorConfig(OptimizerConfig):
     weight_decay: Decay = 0.0
     beta2_power: Annotated[float, Field(gt=0.0, le=1.0)] = 0.8
     """In update t, the beta of the second moment is 1 - t^-beta2_power."""
-
-    @property
-    def state_per_parameter(self) -> int:
-        """Zero, because the moments of rows and columns are few."""
-        return 0
+    kept: ClassVar[int] = 0  # the moments of rows and columns are few
 
 
 class SGDConfig(OptimizerConfig):
@@ -214,6 +200,7 @@ class LibraryConfig(OptimizerConfig):
     """The name of its class."""
     options: dict[str, bool | int | float | str | tuple[float, ...]] = Field(default_factory=dict)
     """What else the class takes, such as ``{betas: [0.95, 0.95], precondition_frequency: 10}``."""
+    kept: ClassVar[int] = 10  # those of SOAP in square matrices, and more than others keep
 
     @field_validator("options", mode="before")
     @classmethod
@@ -234,11 +221,6 @@ class LibraryConfig(OptimizerConfig):
     def kind(self) -> str:
         """The class and its options."""
         return f"{self.of} {self.options}"
-
-    @property
-    def state_per_parameter(self) -> int:
-        """Those of SOAP in square matrices, and more than others keep."""
-        return 10
 
 
 OptimConfig = Annotated[
