@@ -102,7 +102,7 @@ def measure_speed(
         vocab_size, specials = corpus.vocab_size, Specials.of(corpus.tokenizer)
     step = build(config, vocab_size, specials, device)
     with progress.task("measuring", seconds) as task:
-        source = _source(config, corpus, vocab_size)
+        source = source_of(config, corpus, vocab_size)
         start = _start(config, corpus, step, source, clock)
         took = first = _prepare(config, step, device, clock)
         if device.compile:  # a later run finds the compiler's output on disk, so measure that too
@@ -265,10 +265,13 @@ def _in_a_block(seconds: float) -> int:
     return max(1, min(_MOST_IN_A_BLOCK, round(_BLOCK_SECONDS / max(seconds, 1e-6))))
 
 
-def _source(
+def source_of(
     config: RunConfig, corpus: Corpus | None, vocab_size: int
 ) -> Callable[[int], NDArray[np.int64]]:
-    """A function that returns the next rows, as many as are asked for, [rows, row_length]."""
+    """A function that returns the next rows, as many as are asked for, [rows, row_length].
+
+    Without a corpus, they are random.
+    """
     if corpus is None:
         draw, least = np.random.default_rng(0), max(FIRST_IDS.ids) + 1
         return lambda count: draw.integers(least, vocab_size, (count, config.data.row_length))

@@ -7,8 +7,8 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
-import numpy as np
 import torch
 
 from crammed.budget import Clock, Work
@@ -18,7 +18,7 @@ from crammed.machine.lanes import compute_threads
 from crammed.machine.speed import nominal_speed
 from crammed.machine.waiting import core_waits, is_busy
 from crammed.machine.workers import world_size
-from crammed.planning.parts import FIRST_IDS
+from crammed.planning.parts import FIRST_IDS, source_of
 from crammed.rules.sizing import flops_per_token
 from crammed.training.update.build import build
 from crammed.training.update.planned import Update
@@ -89,13 +89,14 @@ def training_speed(
     least = step.lanes.count * _FEWEST_TOKENS // config.data.row_length
     rows = min(max(rows, least), config.batch.rows, step.lanes.count * step.microbatch_rows)
     a_row = flops_per_token(config) * config.data.row_length
-    parts = _Parts.of(step, config, rows, device, clock)
-    parts.time(0.0, 1)  # to warm up
+    ids = torch.from_numpy(source_of(config, None, config.tokenizer.vocab_size)(rows))
+    pieces = partial(_pieces, step, ids, config.masking.rate, clock)
+    pieces(0.0, 1)  # to warm up
 
     def measure() -> tuple[Measured, bool]:
         """FLOP/s, and whether that is in doubt."""
         waits, began = core_waits(), clock()
-        gradients, applied = zip(*parts.time(_SECONDS, _FEWEST_PIECES), strict=True)
+        gradients, applied = zip(*pieces(_SECONDS, _FEWEST_PIECES), strict=True)
         middle = statistics.median(gradients)
         seconds = middle * config.batch.rows / rows + statistics.median(applied)
         speed = config.batch.rows * a_row / seconds
@@ -113,7 +114,7 @@ def training_speed(
         with compute_threads(1):
             found = replace(found, speed=max(found.speed, measure()[0].speed))
     if device.torch.type == "cuda":
-        del step, parts
+        del step, pieces
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device.torch)
     gain = _COMPILED.get(device.torch.type, 1.0) if device.compile else 1.0
@@ -136,42 +137,30 @@ def _patience(config: RunConfig) -> float:
     return min(_PATIENCE_SECONDS, share)
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """The two parts of an update, timed in turn: gradients of these rows, and the rest."""
+def _pieces(
+    step: TrainStep,
+    ids: torch.Tensor,
+    mask_rate: float,
+    clock: Clock,
+    seconds: float,
+    fewest: int,
+) -> list[tuple[float, float]]:
+    """The seconds of gradients and of the rest, again and again until they add up to `seconds`.
 
-    step: TrainStep
-    ids: torch.Tensor
-    update: Update
-    device: Device
-    clock: Clock
+    Args:
+        fewest: how many times at least.
+    """
+    update = Update(0, 0, len(ids), 1.0, mask_rate, Work())
 
-    @classmethod
-    def of(
-        cls, step: TrainStep, config: RunConfig, rows: int, device: Device, clock: Clock
-    ) -> _Parts:
-        """The parts of an update of random rows."""
-        vocab_size, length = config.tokenizer.vocab_size, config.data.row_length
-        least, draw = max(FIRST_IDS.ids) + 1, np.random.default_rng(0)
-        ids = torch.from_numpy(draw.integers(least, vocab_size, (rows, length)))
-        update = Update(0, 0, rows, 1.0, config.masking.rate, Work())
-        return cls(step, ids, update, device, clock)
-
-    def time(self, seconds: float, fewest: int) -> list[tuple[float, float]]:
-        """The seconds of both parts, again and again until they add up to `seconds`.
-
-        Args:
-            fewest: how many times at least.
-        """
-        took: list[tuple[float, float]] = []
-        while len(took) < fewest or sum(map(sum, took)) < seconds:
-            gradients = self._timed(lambda: self.step.gradients(self.ids, self.update))
-            took.append((gradients, self._timed(lambda: self.step.apply(1.0))))
-        return took
-
-    def _timed(self, work: Callable[[], object]) -> float:
-        self.device.synchronize()
-        began = self.clock()
+    def timed(work: Callable[[], object]) -> float:
+        step.device.synchronize()
+        began = clock()
         work()
-        self.device.synchronize()
-        return self.clock() - began
+        step.device.synchronize()
+        return clock() - began
+
+    took: list[tuple[float, float]] = []
+    while len(took) < fewest or sum(map(sum, took)) < seconds:
+        gradients = timed(lambda: step.gradients(ids, update))
+        took.append((gradients, timed(lambda: step.apply(1.0))))
+    return took
