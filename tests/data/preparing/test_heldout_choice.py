@@ -108,7 +108,7 @@ def test_one_of_two_books_is_cut_and_every_character_is_accounted_for(
     packed: list[str] = []
 
     def noting(job: SelectJob) -> object:
-        packed.extend(documents_to_pack(job.shard, job.selection))
+        packed.extend(documents_to_pack(job.shard))
         return select_shard(job)
 
     monkeypatch.setattr(driver, "select_shard", noting)

@@ -29,13 +29,12 @@ from crammed.data.preparing.pack import order
 from crammed.data.preparing.pack.packing_job import (
     Packed,
     PackJob,
-    PackPart,
     pack_shards,
     pack_tails,
     packing_groups,
     statistics_of,
 )
-from crammed.data.preparing.read.cleaned import CleanedText, Shard
+from crammed.data.preparing.read.cleaned import CleanedText
 from crammed.data.preparing.read.fetching import fetched
 from crammed.data.preparing.read.ingest import read_and_clean
 from crammed.data.preparing.read.source import Source, describe_reading, open_sources
@@ -46,8 +45,8 @@ from crammed.data.preparing.select.heldout_copies import without_copies, write_h
 from crammed.data.preparing.select.mixing import mix_sources
 from crammed.data.preparing.select.selection import Selection, expected_tokens, select_documents
 from crammed.data.preparing.select.selection_job import (
+    SelectedShard,
     SelectJob,
-    ShardSelection,
     characters_left,
     documents_to_pack,
     heldout_lines,
@@ -128,20 +127,7 @@ def prepare(
 
 
 @dataclass(frozen=True)
-class _SelectedShard:
-    """A cleaned shard, what to select from it, and the path of the files made from it."""
-
-    cleaned: Shard
-    selection: ShardSelection
-    out: Path
-
-    @property
-    def part(self) -> PackPart:
-        return PackPart(self.cleaned.slices, self.out, self.cleaned.source.name, self.selection)
-
-
-@dataclass(frozen=True)
-class _SelectedShards(Sequence[_SelectedShard]):
+class _SelectedShards(Sequence[SelectedShard]):
     """All shards, each put together when it is asked for: there may be many."""
 
     text: CleanedText
@@ -151,9 +137,9 @@ class _SelectedShards(Sequence[_SelectedShard]):
     def __len__(self) -> int:
         return len(self.text.shards)
 
-    def __getitem__(self, number: int) -> _SelectedShard:  # type: ignore[override]
+    def __getitem__(self, number: int) -> SelectedShard:  # type: ignore[override]
         shard, chosen = self.text.shards[number], self.selection.of_shard(number)
-        return _SelectedShard(shard, chosen, self.out(number))
+        return SelectedShard(shard.slices, self.out(number), shard.source.name, chosen)
 
     def out(self, number: int) -> Path:
         """The path of the files made from a shard."""
@@ -217,12 +203,12 @@ class _Preparation:
             if self.given is not None:
                 self.given.write_runs(runs)
             else:
-                write_heldout_runs(runs, text.shards, selection, self.engine)
+                write_heldout_runs(runs, shards, self.engine)
             before = self._select(shards, runs)
-            selection = without_copies(selection, text.shards, shards.out, runs, self.engine)
+            selection = without_copies(selection, shards, runs, self.engine)
             shards = _SelectedShards(text, selection, made)
             pairs = zip(shards, before, strict=True)
-            characters = [characters_left(s.out, s.selection, n) for s, n in pairs]
+            characters = [characters_left(shard, number) for shard, number in pairs]
             if not sum(characters):
                 why = "out: add text, or set data.heldout_copies=keep"
                 if self.extends is not None:
@@ -282,23 +268,11 @@ class _Preparation:
                 done += size
                 task.update(done, progress_rate(done, unit, self.progress.clock() - began))
 
-    def _select(
-        self, shards: Sequence[_SelectedShard], heldout_runs: Path | None = None
-    ) -> list[int]:
+    def _select(self, shards: _SelectedShards, heldout_runs: Path | None = None) -> list[int]:
         """Select from all shards; returns the number of characters to pack from each."""
-        several = len({shard.cleaned.source.name for shard in shards}) > 1
-        jobs = (
-            SelectJob(
-                shard=shard.cleaned.slices,
-                out=shard.out,
-                selection=shard.selection,
-                chunked=self.chunked,
-                heldout_runs=heldout_runs,
-                source=shard.cleaned.source.name if several else None,
-            )
-            for shard in shards
-        )
-        sizes = [each.cleaned.characters for each in shards]
+        several = len({shard.source.name for shard in shards.text.shards}) > 1
+        jobs = (SelectJob(shard, self.chunked, heldout_runs, several) for shard in shards)
+        sizes = [each.characters for each in shards.text.shards]
         characters = list(self._on_all("selecting", select_shard, jobs, sizes))
         if not sum(characters):
             here = "" if self.extends is None else ", or is in the corpus to extend: add other text"
@@ -308,7 +282,7 @@ class _Preparation:
         return characters
 
     def _write_heldout(
-        self, corpus: Path, shards: Sequence[_SelectedShard], selection: Selection
+        self, corpus: Path, shards: Sequence[SelectedShard], selection: Selection
     ) -> None:
         if self.extends is None:  # else they are a share of all its text, and not of this
             self.progress.line(f"held out  {selection.describe_heldout()}")
@@ -318,7 +292,7 @@ class _Preparation:
         else:
             write_gzip(file, (heldout_lines(each.out) for each in shards))
 
-    def _tokenizer(self, corpus: Path, shards: Sequence[_SelectedShard]) -> Tokenizer:
+    def _tokenizer(self, corpus: Path, shards: Sequence[SelectedShard]) -> Tokenizer:
         """Train the tokenizer unless it is supplied or already trained; say what it loses."""
         file, mark = corpus / "tokenizer.json", corpus.with_name("tokenizer.done.json")
         done = read_done(mark)
@@ -332,15 +306,14 @@ class _Preparation:
             self.progress.line(f"tokenizer  {remark}")
         return tokenizer
 
-    def _train(self, shards: Sequence[_SelectedShard]) -> Tokenizer:
+    def _train(self, shards: Sequence[SelectedShard]) -> Tokenizer:
         def texts() -> Iterator[str]:
             for shard in shards:
-                yield from documents_to_pack(shard.cleaned.slices, shard.selection)
+                yield from documents_to_pack(shard)
 
         with self.progress.task("training the tokenizer"):
             if self.chunked:
-                pairs = ((shard.out, shard.selection) for shard in shards)
-                counts = all_counts(self.engine, pairs, shards[0].out.parent)
+                counts = all_counts(self.engine, shards, shards[0].out.parent)
                 return train_from_words(counts, self.tokenizer_config)
             return train_from_texts(texts, self.tokenizer_config)
 
@@ -362,7 +335,7 @@ class _Preparation:
         groups = packing_groups(characters, repeated)
         jobs = (
             PackJob(
-                parts=tuple(shards[number].part for number in numbers),
+                parts=tuple(shards[number] for number in numbers),
                 rows=corpus / f"rows-{place:05d}.bin",
                 chunked=self.chunked,
                 tokenizer=corpus / "tokenizer.json",

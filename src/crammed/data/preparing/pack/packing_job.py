@@ -15,34 +15,20 @@ from tokenizers import Tokenizer
 from crammed.data import shards
 from crammed.data.corpus import token_dtype, write_rows
 from crammed.data.preparing.select.selection_job import (
-    ShardSelection,
+    SelectedShard,
     documents_to_pack,
     lengths,
     read_chunks,
     selected_documents,
 )
 from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
-from crammed.data.shards import Slices, documents, finish_stage, load, save, stage_result
+from crammed.data.shards import documents, finish_stage, load, save, stage_result
 from crammed.data.statistics import Statistics
 from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import InputError
 from crammed.files.hashes import sha256
 from crammed.quantity import counted
-
-
-@dataclass(frozen=True)
-class PackPart:
-    """A shard, its source, and what to pack of it.
-
-    Attributes:
-        out: path of the shard's files from the stage ``select`` on.
-    """
-
-    shard: Slices
-    out: Path
-    source: str
-    selection: ShardSelection
 
 
 @dataclass(frozen=True)
@@ -57,7 +43,7 @@ class PackJob:
         cls, sep: whether documents begin with [CLS] and end with [SEP].
     """
 
-    parts: tuple[PackPart, ...]
+    parts: tuple[SelectedShard, ...]
     rows: Path
     chunked: bool
     tokenizer: Path
@@ -166,14 +152,14 @@ class _Encoded:
     characters: NDArray[np.int64]
 
 
-def _encode(part: PackPart, chunked: bool, tokenizer: CorpusTokenizer) -> _Encoded:
+def _encode(part: SelectedShard, chunked: bool, tokenizer: CorpusTokenizer) -> _Encoded:
     """Encode at least the documents to pack."""
     if chunked:
         numbers, characters = selected_documents(part.out)
         ids, ends = tokenizer.encode_chunks(read_chunks(part.out))
     else:
         numbers = np.flatnonzero(part.selection.repeats)
-        texts = documents_to_pack(part.shard, part.selection)
+        texts = documents_to_pack(part)
         characters = lengths(texts)
         ids, ends = tokenizer.encode_texts(texts)
     return _Encoded(ids, numbers, np.diff(ends, prepend=0), characters)
@@ -250,7 +236,7 @@ def _join(
 
 
 def _dense_samples(
-    parts: Sequence[PackPart],
+    parts: Sequence[SelectedShard],
     encoded: Sequence[_Encoded],
     dense: NDArray[np.int64],
     part: NDArray[np.int64],
@@ -259,7 +245,7 @@ def _dense_samples(
     for number, each in enumerate(parts):
         own = dense[part[dense] == number] - np.searchsorted(part, number)
         numbers = encoded[number].numbers[own[:SAMPLES_OF_A_SHARD]].tolist()
-        for text in documents(each.shard, numbers):
+        for text in documents(each.slices, numbers):
             yield sample("tokens per character", each.source, text)
 
 

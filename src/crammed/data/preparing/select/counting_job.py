@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from crammed.columns import integers, numbers_in, one_array
-from crammed.data.preparing.select.selection_job import ShardSelection, chunk_counts
+from crammed.data.preparing.select.selection_job import SelectedShard, chunk_counts
 from crammed.data.shards import read_table, write_table
 from crammed.machine.engine import Engine, release_memory
 
@@ -20,17 +20,17 @@ MOST_CHUNKS = 4_000_000
 """A sum of more chunks than this loses the rarest."""
 _COLUMNS = ("chunk", "count")
 
-_Counted = Path | tuple[Path, ShardSelection]
-"""A table of another job, or a shard after selection: its files' path and its selection."""
+_Counted = Path | SelectedShard
+"""A table of another job, or a shard after selection."""
 
 
 def all_counts(
-    engine: Engine, shards: Iterable[tuple[Path, ShardSelection]], folder: Path
+    engine: Engine, shards: Iterable[SelectedShard], folder: Path
 ) -> Iterator[tuple[str, int]]:
     """Each distinct chunk and how often it occurs, without the rarest if there are too many.
 
     Args:
-        shards: path of each shard's files from the stage ``select`` on, and its selection.
+        shards: after the stage ``select``.
         folder: for tables on the way.
     """
     level = 0
@@ -52,9 +52,7 @@ def _groups(counted: Iterator[_Counted]) -> Iterator[tuple[_Counted, ...]]:
 
 def _add_up(job: tuple[tuple[_Counted, ...], Path]) -> Path:
     counted, out = job
-    tables = (
-        chunk_counts(*c) if isinstance(c, tuple) else read_table(c, _COLUMNS) for c in counted
-    )
+    tables = (read_table(c, _COLUMNS) if isinstance(c, Path) else chunk_counts(c) for c in counted)
     write_table(out, sum_counts([*tables]))
     release_memory()  # that of selecting, too: workers have nothing to do while one process trains
     return out

@@ -7,25 +7,24 @@ together have revealed what many documents share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crammed.data.preparing.cleaning.copies import MOST_DOCUMENTS, Runs, write_table
-from crammed.data.preparing.read.cleaned import Shard
 from crammed.data.preparing.select.selection import Selection
 from crammed.data.preparing.select.selection_job import (
-    ShardSelection,
+    SelectedShard,
     heldout_documents,
     load_runs,
     read_matches,
     read_spread,
 )
 from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
-from crammed.data.shards import Slices, documents
+from crammed.data.shards import documents
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.files.writing import save_array
 from crammed.machine.engine import Engine
@@ -33,74 +32,50 @@ from crammed.machine.engine import Engine
 STEP = "copies of held-out text"
 
 
-def write_heldout_runs(
-    file: Path, shards: Sequence[Shard], selection: Selection, engine: Engine
-) -> None:
+def write_heldout_runs(file: Path, shards: Sequence[SelectedShard], engine: Engine) -> None:
     """Write the table of the held-out documents' runs, 16 bytes for each word."""
-    jobs = (
-        (shard.slices, chosen)
-        for number, shard in enumerate(shards)
-        if (chosen := selection.of_shard(number)).heldout.any()
-    )
-    write_table(file, engine.map(_runs, jobs))
+    holding = (shard for shard in shards if shard.selection.heldout.any())
+    write_table(file, engine.map(_runs, holding))
 
 
-def _runs(job: tuple[Slices, ShardSelection]) -> Runs:
+def _runs(shard: SelectedShard) -> Runs:
     """The runs of a shard's held-out documents."""
-    return Runs.of(cut_into_chunks(heldout_documents(*job)))
+    return Runs.of(cut_into_chunks(heldout_documents(shard)))
 
 
-@dataclass(frozen=True)
-class _CopiesJob:
-    """A shard that is compared with held-out text.
+def _copies(
+    job: tuple[SelectedShard, Path, Path],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], list[str]]:
+    """The numbers of the documents that repeat held-out text, their characters, and samples.
 
-    Attributes:
-        out: path of its files from the stage ``select`` on.
-        runs: the file that `write_heldout_runs` wrote.
-        frequent: file of the runs that occur in too many documents.
+    Args:
+        job: the shard, the file that `write_heldout_runs` wrote, and that of frequent runs.
     """
-
-    shard: Slices
-    out: Path
-    selection: ShardSelection
-    runs: Path
-    frequent: Path
-
-
-def _copies(job: _CopiesJob) -> tuple[NDArray[np.int64], NDArray[np.int64], list[str]]:
-    """The numbers of the documents that repeat held-out text, their characters, and samples."""
-    found = read_matches(job.out)
-    copies = found.matches.without(np.load(job.frequent)).copies(load_runs(job.runs))
-    numbers = np.flatnonzero(job.selection.repeats)[copies]
-    texts = documents(job.shard, numbers[:SAMPLES_OF_A_SHARD].tolist())
-    return numbers, found.characters[copies], texts
+    shard, runs, frequent = job
+    matches, characters = read_matches(shard.out)
+    copies = matches.without(np.load(frequent)).copies(load_runs(runs))
+    numbers = np.flatnonzero(shard.selection.repeats)[copies]
+    texts = documents(shard.slices, numbers[:SAMPLES_OF_A_SHARD].tolist())
+    return numbers, characters[copies], texts
 
 
 def without_copies(
-    selection: Selection,
-    shards: Sequence[Shard],
-    out: Callable[[int], Path],
-    runs: Path,
-    engine: Engine,
+    selection: Selection, shards: Sequence[SelectedShard], runs: Path, engine: Engine
 ) -> Selection:
     """The selection without the documents that repeat held-out text.
 
     Args:
-        out: path of a shard's files from the stage ``select`` on, by its number.
         runs: the file that `write_heldout_runs` wrote.
     """
     many = MOST_DOCUMENTS + 1
     count = np.load(runs, mmap_mode="r").shape[1]
     spread = np.zeros(count, np.uint8)  # in how many documents each run is, or `many`
-    for number in range(len(shards)):
-        numbers, in_documents = read_spread(out(number))
+    for shard in shards:
+        numbers, in_documents = read_spread(shard.out)
         spread[numbers] = np.minimum(spread[numbers] + np.minimum(in_documents, many), many)
     frequent = runs.with_name("frequent-runs.npy")
     save_array(frequent, np.flatnonzero(spread == many))
-    jobs = (
-        _CopiesJob(shard.slices, out(number), selection.of_shard(number), runs, frequent)
-        for number, shard in enumerate(shards)
-    )
+    jobs = ((shard, runs, frequent) for shard in shards)
     repeats = selection.repeats.copy()
     samples, dropped, characters, packed = list[Sample](), 0, 0, 0
     for place, (numbers, sizes, texts) in enumerate(engine.map(_copies, jobs)):
@@ -109,7 +84,7 @@ def without_copies(
         own[numbers] = 0
         dropped += len(numbers)
         characters += int(sizes.sum())
-        samples += [sample(STEP, shards[place].source.name, text) for text in texts]
+        samples += [sample(STEP, shards[place].source, text) for text in texts]
     kept = selection.documents - dropped
     step = {"step": STEP, "kept": kept, "dropped": dropped, "characters": characters}
     return replace(

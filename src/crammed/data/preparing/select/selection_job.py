@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -62,22 +62,33 @@ class ShardSelection:
 
 
 @dataclass(frozen=True)
+class SelectedShard:
+    """A cleaned shard, its source, and what happens to its documents.
+
+    Attributes:
+        out: path of the shard's files from this stage on.
+    """
+
+    slices: Slices
+    out: Path
+    source: str
+    selection: ShardSelection
+
+
+@dataclass(frozen=True)
 class SelectJob:
     """A shard to select from.
 
     Attributes:
-        out: path of the shard's files from this stage on.
         chunked: whether to cut the documents into chunks for the tokenizer.
         heldout_runs: the file of held-out runs to compare the documents with, if any.
-        source: a name to keep with held-out documents; None if all text is from one source.
+        names: whether the name of the source is kept with held-out documents.
     """
 
-    shard: Slices
-    out: Path
-    selection: ShardSelection
+    shard: SelectedShard
     chunked: bool
-    heldout_runs: Path | None = None
-    source: str | None = None
+    heldout_runs: Path | None
+    names: bool
 
 
 def select_shard(job: SelectJob) -> int:
@@ -86,64 +97,55 @@ def select_shard(job: SelectJob) -> int:
     Returns:
         The characters of the documents to pack, each counted once.
     """
-    if (done := stage_result(job.out, "select")) is not None:
+    shard, out = job.shard, job.shard.out
+    if (done := stage_result(out, "select")) is not None:
         return int(done["characters"])
-    with shard_file(job.out, "heldout.jsonl").open("wb") as file:
-        for text in filter(None, heldout_documents(job.shard, job.selection)):
-            file.write(heldout_line(text, job.source))
-    texts = _texts_to_pack(job.shard, job.selection)
+    with shard_file(out, "heldout.jsonl").open("wb") as file:
+        for text in filter(None, heldout_documents(shard)):
+            file.write(heldout_line(text, shard.source if job.names else None))
+    texts = _texts_to_pack(shard)
     characters = numbers_in(pc.utf8_length(texts))
-    numbers = np.flatnonzero(job.selection.repeats)
-    save(job.out, "characters.npy", np.stack((numbers, characters)))
+    numbers = np.flatnonzero(shard.selection.repeats)
+    save(out, "characters.npy", np.stack((numbers, characters)))
     files = ["heldout.jsonl", "characters.npy"]
     if job.chunked or job.heldout_runs is not None:
         chunks = cut_into_chunks(texts)
         del texts
         if job.heldout_runs is not None:
-            files += _write_matches(
-                job.out, load_runs(job.heldout_runs).matches(chunks), characters
-            )
+            matches = load_runs(job.heldout_runs).matches(chunks)
+            files += _write_matches(out, matches, characters)
         if job.chunked:
-            files += _write_chunks(job.out, chunks)
+            files += _write_chunks(out, chunks)
     total = int(characters.sum())
-    finish_stage(job.out, "select", {"characters": total}, files)
+    finish_stage(out, "select", {"characters": total}, files)
     return total
 
 
-def documents_to_pack(shard: Slices, selection: ShardSelection) -> list[str]:
+def documents_to_pack(shard: SelectedShard) -> list[str]:
     """The texts to pack, after cutting, in order and once each."""
-    numbers = np.flatnonzero(selection.repeats).tolist()
-    texts = _numbered_documents(shard, numbers, selection)
-    for place, number in enumerate(numbers):
-        if (split := selection.splits.get(number)) is not None:
-            texts[place] = texts[place][: split.training_end]
-    return texts
+    return _texts(shard, shard.selection.repeats, lambda split: slice(split.training_end))
 
 
-def _texts_to_pack(shard: Slices, selection: ShardSelection) -> pa.LargeStringArray:
+def _texts_to_pack(shard: SelectedShard) -> pa.LargeStringArray:
     """As `documents_to_pack`."""
+    selection = shard.selection
     if selection.cuts or selection.splits:
-        return strings_of(documents_to_pack(shard, selection))
-    return one_array(texts_of(shard, np.flatnonzero(selection.repeats).tolist()))
+        return strings_of(documents_to_pack(shard))
+    return one_array(texts_of(shard.slices, np.flatnonzero(selection.repeats).tolist()))
 
 
-def heldout_documents(shard: Slices, selection: ShardSelection) -> list[str]:
+def heldout_documents(shard: SelectedShard) -> list[str]:
     """The held-out texts, after cutting, in order."""
-    numbers = np.flatnonzero(selection.heldout).tolist()
-    texts = _numbered_documents(shard, numbers, selection)
-    for place, number in enumerate(numbers):
-        if (split := selection.splits.get(number)) is not None:
-            texts[place] = texts[place][split.heldout_begin :]
-    return texts
+    return _texts(shard, shard.selection.heldout, lambda split: slice(split.heldout_begin, None))
 
 
-def _numbered_documents(
-    shard: Slices, numbers: Sequence[int], selection: ShardSelection
-) -> list[str]:
-    return [
-        without_spans(text, selection.cuts.get(number))
-        for number, text in zip(numbers, documents(shard, numbers), strict=True)
-    ]
+def _texts(shard: SelectedShard, chosen: NDArray[Any], part: Callable[[Split], slice]) -> list[str]:
+    """The texts of the documents that are chosen, after cutting; of split ones, a part."""
+    cuts, splits = shard.selection.cuts, shard.selection.splits
+    numbers = np.flatnonzero(chosen).tolist()
+    whole = zip(numbers, documents(shard.slices, numbers), strict=True)
+    texts = ((number, without_spans(text, cuts.get(number))) for number, text in whole)
+    return [text[part(splits[n])] if n in splits else text for n, text in texts]
 
 
 def lengths(texts: Sequence[str]) -> NDArray[np.int64]:
@@ -177,19 +179,6 @@ def load_runs(file: Path) -> HeldoutRuns:
     return HeldoutRuns(np.load(file, mmap_mode="r"))
 
 
-@dataclass(frozen=True)
-class FoundMatches:
-    """What the documents of a shard share with held-out text.
-
-    Attributes:
-        matches: all but those with runs that occur in too many of the shard's own documents.
-        characters: [D] characters of each document.
-    """
-
-    matches: Matches
-    characters: NDArray[np.int64]
-
-
 def _write_matches(out: Path, matches: Matches, characters: NDArray[np.int64]) -> list[str]:
     runs, in_documents = matches.spread()
     kept = matches.without(runs[in_documents > MOST_DOCUMENTS])
@@ -200,11 +189,14 @@ def _write_matches(out: Path, matches: Matches, characters: NDArray[np.int64]) -
     return ["matches.npy", "matched-runs.npy", "matched-documents.npy"]
 
 
-def read_matches(out: Path) -> FoundMatches:
-    """What the stage found when it compared the documents with held-out text."""
+def read_matches(out: Path) -> tuple[Matches, NDArray[np.int64]]:
+    """What documents share with held-out text, and their characters.
+
+    Runs that occur in too many of the shard's own documents are left out.
+    """
     table = load(out, "matches.npy")
     words, characters = load(out, "matched-documents.npy")
-    return FoundMatches(Matches(table[0], table[1], table[2], words), characters)
+    return Matches(table[0], table[1], table[2], words), characters
 
 
 def read_spread(out: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -219,21 +211,22 @@ def selected_documents(out: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     return numbers, characters
 
 
-def characters_left(out: Path, selection: ShardSelection, before: int) -> int:
+def characters_left(shard: SelectedShard, before: int) -> int:
     """Characters of the documents to pack, some of which may have been dropped since.
 
     Args:
         before: the same when the stage was done.
     """
-    numbers, characters = selected_documents(out)
-    kept = selection.repeats[numbers] > 0
+    numbers, characters = selected_documents(shard.out)
+    kept = shard.selection.repeats[numbers] > 0
     return before if kept.all() else int(characters[kept].sum())
 
 
-def chunk_counts(out: Path, selection: ShardSelection) -> pa.Table:
+def chunk_counts(shard: SelectedShard) -> pa.Table:
     """The distinct chunks of the documents to pack: columns ``chunk`` and ``count``."""
+    out = shard.out
     table = read_table(shard_file(out, "chunks.arrow"), ["chunk", "count"])
-    left = selection.repeats[selected_documents(out)[0]] > 0
+    left = shard.selection.repeats[selected_documents(out)[0]] > 0
     if left.all():
         return table
     ends = load(out, "ends.npy")
