@@ -13,9 +13,10 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import torch
+from pydantic import ConfigDict, Field, TypeAdapter
 from safetensors.torch import save_file
 
 from crammed.budget import Ledger, Work
@@ -32,16 +33,6 @@ from crammed.training.session import Session
 from crammed.training.update.average import is_average
 from crammed.training.update.step import TrainStep
 
-MISREAD = (
-    OSError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
-"""What reading a damaged ``state.json`` may raise."""
 SCHEMA = 2
 """Version of ``state.json``; from 2 on, a generation contains the hashes of its files."""
 
@@ -54,7 +45,7 @@ class End:
     u: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainState:
     """Everything besides weights and optimizer state that resuming needs.
 
@@ -72,18 +63,20 @@ class TrainState:
         rows, begun: as in `Planner`; older versions began at 0.
     """
 
-    work: Work = field(default_factory=Work)
-    accounts: dict[str, float] = field(default_factory=dict)
-    corpus_sha256: str = ""
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    work: Work
+    accounts: dict[str, float]
+    corpus_sha256: str
     run_sha256: str | None = None
-    heldout_u: float = 0.0
+    heldout_u: float
     loss_scale: dict[str, float] | None = None
     detour: Detour = field(default_factory=Detour)
     end: End | None = None
     over: str | None = None
     layers: int | None = None
     rows: int | None = None
-    begun: float = 0.0
+    begun: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
 
 
 class Checkpoints:
@@ -125,18 +118,18 @@ class Checkpoints:
         run, step, ledger = self._session.run, self._session.step, self._session.ledger
         step.device.synchronize()  # so that unfinished updates are booked as training
         state = TrainState(
-            work,
-            ledger.state(),
-            self._session.corpus_sha256,
-            _run_sha256(run.path),
-            self._session.agenda.heldout_u,
-            step.loss_scale(),
-            self._session.planner.detour,
-            end,
-            over,
-            step.growth.layers,
-            self._session.planner.rows,
-            self._session.planner.begun,
+            work=work,
+            accounts=ledger.state(),
+            corpus_sha256=self._session.corpus_sha256,
+            run_sha256=_run_sha256(run.path),
+            heldout_u=self._session.agenda.heldout_u,
+            loss_scale=step.loss_scale(),
+            detour=self._session.planner.detour,
+            end=end,
+            over=over,
+            layers=step.growth.layers,
+            rows=self._session.planner.rows,
+            begun=self._session.planner.begun,
         )
         with self._session.agenda.saving():
             weights = dict(step.model.named_parameters())
@@ -221,7 +214,8 @@ def load_checkpoint(folder: Path, step: TrainStep, corpus_sha256: str) -> Loaded
             f"no checkpoint in {folder} is whole: {'; '.join(damaged)}. Restore one from a copy, "
             f"or delete {folder} to train from the beginning"
         )
-    return Loaded(TrainState(corpus_sha256=corpus_sha256))
+    new = TrainState(work=Work(), accounts={}, corpus_sha256=corpus_sha256, heldout_u=0.0)
+    return Loaded(new)
 
 
 def _check(generation: Path, state: TrainState, corpus_sha256: str) -> None:
@@ -264,8 +258,8 @@ def _read(generation: Path, step: TrainStep) -> _Saved:
     try:
         values = json.loads(read_text(generation / "state.json"))
         schema = values.pop("schema")
-        state = _state(values)
-    except MISREAD as error:
+        state = TypeAdapter(TrainState).validate_python(values)
+    except (OSError, LookupError, AttributeError, TypeError, ValueError, RecursionError) as error:
         raise _Damaged("state.json does not describe a checkpoint") from error
     if schema > 1 and not (generation / HASHES).exists():
         raise _Damaged(f"{HASHES} is missing")
@@ -279,29 +273,6 @@ def _read(generation: Path, step: TrainStep) -> _Saved:
     if not all_finite([*weights.values(), *flat.values()]):  # as older versions could write
         raise _Damaged("it holds values that are not finite")
     return _Saved(state, weights, _by_parameter(flat, step))
-
-
-def _state(values: dict[str, Any]) -> TrainState:
-    """The state in ``state.json``; files of older versions lack some fields."""
-    work, detour, end = values["work"], values.get("detour"), values.get("end")
-    return TrainState(
-        **{
-            **values,
-            "work": Work(**{key: type(getattr(Work(), key))(work[key]) for key in work}),
-            "accounts": {name: float(seconds) for name, seconds in values["accounts"].items()},
-            "heldout_u": float(values["heldout_u"]),
-            "begun": _share(values.get("begun", 0.0)),
-            "detour": Detour(**detour) if detour else Detour(),
-            "end": End(**end) if end else None,
-        }
-    )
-
-
-def _share(value: Any) -> float:
-    """A share of the budget that leaves some of it; raises `ValueError` if it is none."""
-    if not 0.0 <= value < 1.0:  # also if it is not a number
-        raise ValueError
-    return float(value)
 
 
 def _by_parameter(
