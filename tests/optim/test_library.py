@@ -10,20 +10,16 @@ import pytest
 import pytorch_optimizer
 import torch
 
-from crammed.budget import Work
 from crammed.config import RunConfig
 from crammed.errors import InputError
 from crammed.machine.device import Device
 from crammed.optim import library
 from crammed.optim.build import update_flops
 from crammed.rules.rates import far_too_high
-from crammed.runs.directory import RunDir
-from crammed.training.checkpoint import Checkpoints, load_checkpoint
 from crammed.training.plan import refuse_too_little
-from crammed.training.session import Session
 from crammed.training.update.build import build
 from crammed.training.update.step import TrainStep
-from support.steps import SPECIALS, rows_of, update_of
+from support.steps import SPECIALS, check_resumed, rows_of, update_of, vector
 from support.text import tiny
 
 CHOICES = {
@@ -54,14 +50,10 @@ def trained(step: TrainStep, numbers: range) -> list[float]:
     return losses
 
 
-def weights_of(step: TrainStep) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in step.parameters])
-
-
 def shown_by(step: TrainStep) -> torch.Tensor:
     assert step.average is not None
     with step.average.shown():
-        return weights_of(step)
+        return vector(step.parameters)
 
 
 @every_choice
@@ -69,19 +61,13 @@ def test_it_learns_and_goes_on_from_a_checkpoint_with_the_same_bits(
     of: str, cpu: Device, tmp_path: Path
 ) -> None:
     config = config_of(of, "train.average=0.9") if of != "ScheduleFreeAdamW" else config_of(of)
-    whole, first, second = (build(config, 256, SPECIALS, cpu) for _ in range(3))
-    losses = trained(whole, range(12))
-    assert losses[-1] < losses[2] - 0.01
-    trained(first, range(5))
-    with RunDir.open(tmp_path / "run", config) as run:
-        Checkpoints(Session.untimed(run, first, corpus_sha256="corpus")).save(Work(updates=5))
-    load_checkpoint(run.checkpoints, second, "corpus")
-    trained(second, range(5, 12))
-    assert torch.equal(weights_of(whole), weights_of(second))
-    for parameter, other in zip(whole.parameters, second.parameters, strict=True):
-        kept, found = whole.optimizer.saved(parameter), second.optimizer.saved(other)
-        assert kept.keys() == found.keys()
-        assert all(torch.equal(kept[key], found[key]) for key in kept)
+    losses: list[list[float]] = []
+
+    def train(step: TrainStep, numbers: range) -> None:
+        losses.append(trained(step, numbers))
+
+    check_resumed(config, cpu, tmp_path / "run", train, updates=12, kept=5)
+    assert losses[0][-1] < losses[0][2] - 0.01
 
 
 @every_choice
@@ -110,7 +96,7 @@ def test_it_moves_the_weights_as_the_library_alone_does(of: str, cpu: Device) ->
             there = dict(zip(twin.parameters, measured.values(), strict=True))
             alone.step(hessian=[there[p] for group in groups for p in group["params"]])
         alone.zero_grad()
-    torch.testing.assert_close(weights_of(step), weights_of(twin))
+    torch.testing.assert_close(vector(step.parameters), vector(twin.parameters))
 
 
 def test_schedule_free_weights_are_measured_and_kept_but_not_trained(cpu: Device) -> None:
@@ -118,15 +104,15 @@ def test_schedule_free_weights_are_measured_and_kept_but_not_trained(cpu: Device
     for number in range(4):
         trained(plain, range(number, number + 1))
         trained(step, range(number, number + 1))
-        before = weights_of(step)
+        before = vector(step.parameters)
         shown = shown_by(step)
-        assert torch.equal(weights_of(step), before)
+        assert torch.equal(vector(step.parameters), before)
         assert number == 0 or not torch.allclose(shown, before, rtol=0, atol=1e-4)
-    assert torch.equal(weights_of(step), weights_of(plain))
+    assert torch.equal(vector(step.parameters), vector(plain.parameters))
     shown = shown_by(step)
     assert step.average is not None
     step.average.adopt()
-    assert torch.equal(weights_of(step), shown)
+    assert torch.equal(vector(step.parameters), shown)
     with pytest.raises(InputError, match=r"leave train\.average and"):
         build(config_of("ScheduleFreeAdamW", "train.average=0.9"), 256, SPECIALS, cpu)
 

@@ -112,23 +112,30 @@ def same(one: Iterable[Tensor], other: Iterable[Tensor]) -> bool:
 
 
 def check_resumed(
-    config: RunConfig, device: Device, out: Path, train: Callable[[TrainStep, range], object]
+    config: RunConfig,
+    device: Device,
+    out: Path,
+    train: Callable[[TrainStep, range], object],
+    updates: int = 6,
+    kept: int = 3,
 ) -> TrainStep:
-    """A step that goes on from a checkpoint of three updates has the bits of one with six.
+    """A step that goes on from a checkpoint has the bits of one that was never stopped.
 
     Args:
         train: does the updates of these numbers.
+        updates: number of updates, first in one go.
+        kept: number of updates before the checkpoint.
     """
     whole, first, second = (build(config, 256, SPECIALS, device) for _ in range(3))
-    train(whole, range(6))
-    train(first, range(3))
+    train(whole, range(updates))
+    train(first, range(kept))
     with RunDir.open(out, config) as run:
-        Checkpoints(Session.untimed(run, first, corpus_sha256="corpus")).save(Work(updates=3))
-    assert load_checkpoint(run.checkpoints, second, "corpus").state.work.updates == 3
-    train(second, range(3, 6))
+        Checkpoints(Session.untimed(run, first, corpus_sha256="corpus")).save(Work(updates=kept))
+    assert load_checkpoint(run.checkpoints, second, "corpus").state.work.updates == kept
+    train(second, range(kept, updates))
     assert same(whole.parameters, second.parameters)
     for one, other in zip(whole.parameters, second.parameters, strict=True):
-        kept, found = whole.optimizer.saved(one), second.optimizer.saved(other)
-        assert kept.keys() == found.keys()
-        assert same(kept.values(), (found[name] for name in kept))
+        wanted, found = whole.optimizer.saved(one), second.optimizer.saved(other)
+        assert wanted.keys() == found.keys()
+        assert same(wanted.values(), (found[name] for name in wanted))
     return second
