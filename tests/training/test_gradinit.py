@@ -27,9 +27,7 @@ from crammed.export.huggingface import export
 from crammed.machine.device import Device
 from crammed.model.count import train_flops_per_token
 from crammed.model.trained import trained_model
-from crammed.planning import parts
-from crammed.planning.forecast import forecast
-from crammed.planning.parts import PartTimes, measure_speed
+from crammed.planning.parts import measure_speed
 from crammed.terminal.progress import SILENT, Progress
 from crammed.training import start
 from crammed.training.gradinit import (
@@ -43,8 +41,7 @@ from crammed.training.gradinit import (
 from crammed.training.plan import work_before_training
 from crammed.training.update.build import build_for
 from crammed.training.update.step import TrainStep
-from support.costs import play_costs
-from support.text import FakeClock, tiny
+from support.text import tiny
 from support.training import interrupt_at, train
 
 ROWS, ROW = 4, 32
@@ -195,28 +192,6 @@ def test_a_budget_of_flops_pays_for_it(tmp_path: Path, corpus: Corpus, cpu: Devi
     assert trained.u == pytest.approx((before + trained.work.flops) / (before + 1.01 * plain.flops))
 
 
-def test_a_budget_of_time_pays_for_it(
-    tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock, speed = FakeClock(), PartTimes(0.5, 0.0, 2.0, None, 8)
-    play_costs(monkeypatch, clock, speed)
-
-    def lasting(config: RunConfig, scaling: GradInitConfig, *_: object) -> Tensor:
-        clock.now += 4.0 * scaling.updates
-        return torch.ones(1)
-
-    monkeypatch.setattr(start, "begin_with_scales", lasting)
-    monkeypatch.setattr(parts, "begin_with_scales", lasting)
-    config = asked("60s", "batch.rows=8", "train.heldout_every=null")
-    trained = train(config, corpus, tmp_path / "run", cpu, SILENT, clock)
-    assert trained.accounts["compile"] == 14.0
-    assert trained.work.updates == (60 - 14) / 0.5 - 1  # the last would end on the limit itself
-    measured = measure_speed(config, corpus, cpu, 5.0, SILENT, clock)
-    assert (measured.start, measured.compile) == (12.0, 2.0)
-    planned = forecast(config, corpus.vocab_size, corpus.rows, measured)
-    assert abs(planned["updates"] - trained.work.updates) <= 1
-
-
 def test_a_plan_measures_it(corpus: Corpus, cpu: Device) -> None:
     assert measure_speed(asked("60s"), corpus, cpu, 0.0, SILENT).start > 0.0
 
@@ -261,9 +236,3 @@ def test_few_rows_are_read_again(corpus: Corpus, cpu: Device) -> None:
     step = build_for(config, corpus, cpu)
     rows = RowStream(corpus, 0, config.order).read(0, 3)
     assert begin_with_scales(config, scaling_of(config), step, rows).isfinite().all()
-
-
-def test_configurations_without_it_are_as_before() -> None:
-    plain = tiny("crammed")
-    assert "grad_init" not in plain.model_dump(mode="json")["train"]
-    assert plain.identity() != asked("1updates").identity()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from crammed.budget import Ledger
-from crammed.config import RunConfig
+from crammed.config import GradInitConfig, RunConfig
 from crammed.data.corpus import Corpus, RowStream
 from crammed.errors import StoppedByPolicy
 from crammed.machine.device import Device
@@ -33,7 +33,7 @@ from support.costs import play_costs
 from support.text import FakeClock, tiny
 from support.training import interrupt_at, train
 
-START = "model.embedding_start=cooccurrence"
+START, RANDOM = "model.embedding_start=cooccurrence", "model.embedding_start=random"
 ROW = 32
 
 
@@ -135,24 +135,40 @@ def test_no_more_is_counted_than_the_run_reads(limit: str, tokens: int) -> None:
     assert rows_to_count(config, rows, planner) * ROW == tokens
 
 
+@pytest.mark.parametrize(
+    ("begin", "words", "seconds"),
+    [
+        ("begin_with_neighbours", (START,), 7.0),
+        ("begin_with_scales", ("train.grad_init.updates=3", RANDOM), 4.0 * 3),
+    ],
+)
 def test_a_budget_of_time_pays_for_the_start(
-    tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    corpus: Corpus,
+    cpu: Device,
+    monkeypatch: pytest.MonkeyPatch,
+    begin: str,
+    words: tuple[str, ...],
+    seconds: float,
 ) -> None:
     clock, speed = FakeClock(), PartTimes(0.5, 0.0, 2.0, None, 8)
     play_costs(monkeypatch, clock, speed)
 
-    def lasting(*_: object) -> None:
-        clock.now += 7.0
+    def lasting(_: object, given: object, *__: object) -> Tensor:
+        clock.now += 4.0 * given.updates if isinstance(given, GradInitConfig) else 7.0
+        return torch.ones(1)
 
-    monkeypatch.setattr(start, "begin_with_neighbours", lasting)
-    monkeypatch.setattr(parts, "begin_with_neighbours", lasting)
-    config = asked("60s", "batch.rows=8", "train.heldout_every=null")
+    monkeypatch.setattr(start, begin, lasting)
+    monkeypatch.setattr(parts, begin, lasting)
+    more = ("batch.rows=8", "train.heldout_every=null")
+    config = tiny("crammed", *words, *more, budget={"limit": "60s"})
     trained = train(config, corpus, tmp_path / "run", cpu, SILENT, clock)
-    assert trained.accounts["compile"] == 9.0
-    assert trained.work.updates == (60 - 9) / 0.5 - 1  # the last would end on the limit itself
+    assert trained.accounts["compile"] == seconds + 2.0
+    # The last would end on the limit itself.
+    assert trained.work.updates == (60 - seconds - 2) / 0.5 - 1
     measured = measure_speed(config, corpus, cpu, 5.0, SILENT, clock)
-    assert (measured.start, measured.compile) == (7.0, 2.0)
-    assert measure_speed(config, None, cpu, 5.0, SILENT, clock).start == 7.0
+    assert (measured.start, measured.compile) == (seconds, 2.0)
+    assert measure_speed(config, None, cpu, 5.0, SILENT, clock).start == seconds
     planned = forecast(config, corpus.vocab_size, corpus.rows, measured)
     assert abs(planned["updates"] - trained.work.updates) <= 1
 
