@@ -143,7 +143,8 @@ def test_the_same_key_twice_is_refused() -> None:
 def test_identity_ignores_compute_alone() -> None:
     base = load_config("crammed")
     assert load_config("crammed", ["compute.microbatch_rows=7"]).identity() == base.identity()
-    for override in ("seed=1", "optim.lr=1e-4", "budget.limit=1h", "data.sources=[a]"):
+    words = ("seed=1", "optim.lr=1e-4", "budget.limit=1h", "data.sources=[a]")
+    for override in (*words, "train.grad_init.updates=3"):
         assert load_config("crammed", [override]).identity() != base.identity()
 
 

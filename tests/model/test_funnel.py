@@ -210,11 +210,6 @@ def test_what_makes_no_sense_is_refused(words: str, said: str) -> None:
         tiny("crammed", *words.split())
 
 
-def test_old_configurations_stay_as_they_are() -> None:
-    dumped = tiny("crammed").model_dump(mode="json")
-    assert not {"pool_at", "unpooled_layers"} & dumped["model"].keys()
-
-
 def test_a_killed_run_resumes_and_gives_the_same_weights(
     tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
