@@ -57,7 +57,7 @@ def contest_table(name: str) -> str:
 
 
 def answer_table(name: str) -> str:
-    """The contest in a few lines: ours, ours in parts of the time, and the best peer."""
+    """The contest in a few lines: ours, in parts of the time too, the best peer, and the floor."""
     runs, rate = _runs(name, "ten-minutes"), RATES[0]
     peers = [run for run in runs if run["maker"] == "peer"]
     best = _best(peers, rate)
@@ -66,7 +66,7 @@ def answer_table(name: str) -> str:
         if loss := _alone(runs, each, rate, best):
             minutes = _minutes(next(run for run in runs if run["name"] == each))
             rows.append(row_of(each, minutes, mean_text(loss), difference_cell(loss)))
-    for counts in _counts(name):
+    for counts in _counts(name)[-1:]:
         counted = f"{COUNTS} in {quantity(counts['tokens'])} tokens"
         rows.append(row_of(counted, "", f"{counts[rate]:.3f}", ""))
     head = "| contestant | minutes | held-out loss | difference from the best peer, 95 % interval |"
