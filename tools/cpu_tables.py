@@ -18,6 +18,7 @@ from layout import difference_cell, found, row_of, table, tabled, welch
 PARTS = ("ours, a tenth of the time", "ours, a fifth of the time")
 """Ours in less time than the peers."""
 USUAL = {
+    "architecture": "modernbert",
     "loop": "trainer",
     "optimizer": "adamw",
     "start": "random",
