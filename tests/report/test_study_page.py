@@ -63,7 +63,7 @@ def test_a_study_without_its_runs_has_all_but_curves_and_links(tmp_path: Path) -
         in text
     )
     assert "Decidable at this budget: plain ends 1.99 nats below" in text
-    assert "better than plain:</b> good.</p>" in text
+    assert "<b>Held-out loss, 15 % masked, better than plain:</b> good.</p>" in text
     good = text[text.index('<tr class="better"><td class="arm">good') :]
     assert "-0.500" in good[: good.index("</tr>")]
     assert 'class="verdict">better<' in good[: good.index("</tr>")]
