@@ -34,7 +34,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,14 +44,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    ModernBertConfig,
     ModernBertForMaskedLM,
     PreTrainedTokenizerFast,
     PrinterCallback,
-    RoFormerConfig,
-    RoFormerForMaskedLM,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -68,9 +62,8 @@ from crammed.model.cooccurrence import begin_with_neighbours
 from crammed.rules.recipe import load_config
 from crammed.schedule import Curve, Dive, LinearToZero, OneCycle
 from crammed.training.start import MOST_TOKENS
+from peer_models import Architecture
 
-HEAD = 64
-ROTARY_BASE = 10_000.0
 IGNORED = -100
 """The label of a position that is not predicted."""
 DECAY = 0.01
@@ -88,12 +81,6 @@ class Schedule(StrEnum):
         if self is Schedule.TRIANGLE:
             return OneCycle()
         return (Dive if self is Schedule.TRAPEZOID else LinearToZero)(warmup=warmup)
-
-
-class Architecture(StrEnum):
-    MODERNBERT = "modernbert"
-    ROFORMER = "roformer"
-    BERT = "bert"
 
 
 class Loop(StrEnum):
@@ -135,19 +122,13 @@ def main(
     compile: Annotated[bool, typer.Option("--compile")] = False,
 ) -> None:
     import_extra("accelerate", "hf", "the Trainer of transformers")
-    if optimizer is Optimizer.MUON and loop is Loop.TRAINER:
-        raise InputError("--optimizer muon needs --loop plain")
-    modern = architecture is Architecture.MODERNBERT
-    if not modern and loop is Loop.TRAINER:
-        raise InputError(f"--architecture {architecture} needs --loop plain")
+    if loop is Loop.TRAINER:
+        _check_for_trainer(architecture, optimizer)
     torch.set_num_threads(cores())
     opened = Corpus(corpus)
     specials = Specials.of(opened.tokenizer)
     torch.manual_seed(seed)
-    build = (
-        _modernbert if architecture is Architecture.MODERNBERT else partial(_older, architecture)
-    )
-    model = build(opened, specials, layers, width)
+    model = architecture.built(opened, specials, layers, width)
     clock = Clock(seconds, math.ceil(pace * seconds), schedule.curve(warmup))
     if start is Start.COOCCURRENCE:
         clock.begin()  # its time counts
@@ -178,6 +159,14 @@ def main(
         "parameters": model.num_parameters(),
     }
     print(json.dumps(result))
+
+
+def _check_for_trainer(architecture: Architecture, optimizer: Optimizer) -> None:
+    """Refuse what the Trainer cannot do."""
+    if optimizer is Optimizer.MUON:
+        raise InputError("--optimizer muon needs --loop plain")
+    if architecture is not Architecture.MODERNBERT:
+        raise InputError(f"--architecture {architecture} needs --loop plain")
 
 
 def train_with_trainer(
@@ -372,51 +361,6 @@ class Masks:
         new = torch.where(dice < 0.8, self._mask, torch.where(dice < 0.9, drawn, originals))
         labels = torch.full_like(rows, IGNORED).scatter_(1, chosen, originals)
         return {"input_ids": rows.scatter(1, chosen, new), "labels": labels}
-
-
-def _modernbert(
-    corpus: Corpus, specials: Specials, layers: int, width: int
-) -> ModernBertForMaskedLM:
-    length = corpus.row_length
-    rotary = {"rope_type": "default", "rope_theta": ROTARY_BASE}
-    config = ModernBertConfig(
-        vocab_size=corpus.vocab_size,
-        hidden_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=max(1, width // HEAD),
-        intermediate_size=2 * width,
-        max_position_embeddings=length,
-        layer_types=["full_attention"] * layers,
-        local_attention=4 * length,  # no layer uses it, and a smaller one costs a mask
-        rope_parameters={"full_attention": rotary, "sliding_attention": rotary},
-        sparse_prediction=True,
-        pad_token_id=specials.pad,
-        cls_token_id=specials.cls,
-        sep_token_id=specials.sep,
-        bos_token_id=specials.cls,
-        eos_token_id=specials.sep,
-    )
-    return ModernBertForMaskedLM(config)
-
-
-def _older(
-    architecture: Architecture, corpus: Corpus, specials: Specials, layers: int, width: int
-) -> BertForMaskedLM | RoFormerForMaskedLM:
-    """Post-normalised; feed-forward layers of four times the width, as published."""
-    common: Any = {
-        "vocab_size": corpus.vocab_size,
-        "hidden_size": width,
-        "num_hidden_layers": layers,
-        "num_attention_heads": max(1, width // HEAD),
-        "intermediate_size": 4 * width,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "max_position_embeddings": corpus.row_length,
-        "pad_token_id": specials.pad,
-    }
-    if architecture is Architecture.BERT:
-        return BertForMaskedLM(BertConfig(**common))
-    return RoFormerForMaskedLM(RoFormerConfig(**common))
 
 
 def _save(model: Any, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
