@@ -102,9 +102,7 @@ def main(
     corpus: Path,
     out: Annotated[Path, typer.Option()],
     seconds: Annotated[float, typer.Option(help="Time to train.")],
-    pace: Annotated[
-        float, typer.Option(help="Updates a second that end training, not the time.")
-    ] = 0.0,
+    pace: Annotated[float, typer.Option(help="Updates a second, which end training.")] = 0.0,
     architecture: Annotated[Architecture, typer.Option()] = Architecture.MODERNBERT,
     layers: int = 4,
     width: int = 128,
