@@ -220,6 +220,14 @@ def check_power(check: Check, where: str, part: dict[str, Any], main: str, text:
         shown = NUMBER.findall(text[said.end() :].partition("of such studies")[0])
         for number, share in zip(shown, found, strict=True):
             check.near(f"{where}: power", float(number), 100 * share, POINTS)
+    if needed := re.search(r"To find ([\d.]+) in (\d+) % takes (more than )?(\d+) seeds", text):
+        size, often, more, seeds = needed.groups()
+        least = int(seeds) + bool(more)
+        for number, end in ((least, min), (least - 1, max)):
+            if number > 2 and not (more and number == least):
+                (share,) = again.power(part, main, [float(size)], number)
+                bound = end(100 * share, float(often))  # as often with it, and not with one fewer
+                check.near(f"{where}: seeds needed", float(often), bound, POINTS)
 
 
 def check_verdicts(check: Check, where: str, part: dict[str, Any], main: str, text: str) -> None:
@@ -289,8 +297,15 @@ def check_experiments(check: Check, root: Path) -> None:
             study = json.loads((root / "records" / link[1] / "study.json").read_text("utf-8"))
             *_, equal, verdict = cells(line)
             main = again.main_measure(study)
-            counted = {again.counts(part, main) for part in again.parts(study).values()}
-            check.same(f"{page.name}, {link[1]}: verdict", verdict, "; ".join(sorted(counted)))
+            counted = {label: again.counts(p, main) for label, p in again.parts(study).items()}
+            groups: dict[str, list[str]] = {own: [] for own in counted.values()}
+            for label, own in counted.items():
+                groups[own].append(label)
+            wanted = "; ".join(
+                f"{', '.join(labels)}: {own}" if len(groups) > 1 else own
+                for own, labels in groups.items()
+            )
+            check.same(f"{page.name}, {link[1]}: verdict", verdict, wanted)
             span = again.flops_span(next(iter(again.parts(study).values())))
             for number, value in zip(re.findall(r"\d\.\d\d", equal), span, strict=False):
                 check.same(f"{page.name}, {link[1]}: FLOPs", number, value)

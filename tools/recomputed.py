@@ -163,14 +163,18 @@ def flops_span(part: Json) -> tuple[float, ...]:
     return tuple(end(means.values()) / means[part["baseline"]] for end in (min, max))
 
 
-def power(part: Json, measure: str, stated: list[float]) -> list[float]:
-    """How often each difference is found, in studies drawn and judged one by one."""
+def power(part: Json, measure: str, stated: list[float], every: int = 0) -> list[float]:
+    """How often each difference is found, in studies drawn and judged one by one.
+
+    Args:
+        every: seeds of each arm, if not its own.
+    """
     slow = plateau(part) if decidable(part) else set()
     groups = {arm: values(part, arm, measure) for arm in part["arms"] if arm not in slow}
     found, base = moderated(groups), part["baseline"]
     if base not in found or not stated:
         return []
-    seeds = {arm: max(3, len(groups[arm])) for arm in found}
+    seeds = {arm: every or max(3, len(groups[arm])) for arm in found}
     others = [arm for arm in found if arm != base]
     random, hits = np.random.default_rng(987), np.zeros(len(stated))
     for number in range(DRAWS):

@@ -42,6 +42,8 @@ def test_a_planted_wrong_number_is_found(copy: Path) -> None:
         (THREE_SEEDS, "± 0.049", "± 0.048", "all-mask: held-out loss at 15 %"),
         (THREE_SEEDS, "(-0.068 to", "(-0.067 to", "all-mask: difference"),
         (THREE_SEEDS, "| 0.259 |", "| 0.257 |", "all-mask: /p"),
+        (THREE_SEEDS, "takes 33 seeds", "takes 9 seeds", "seeds needed"),
+        (THREE_SEEDS, "takes 33 seeds", "takes 90 seeds", "seeds needed"),
         (SEVERAL_BUDGETS, "6.4 (7.5)", "6.4 (7.6)", "crammed-2022: CoLA by once"),
         (SEVERAL_BUDGETS, "C^-0.074", "C^-0.075", "crammed-2022: exponent"),
         (SEVERAL_BUDGETS, "with 1.81 times", "with 2.36 times", "crammed: worth"),
@@ -65,6 +67,19 @@ def test_a_planted_wrong_verdict_is_found(copy: Path) -> None:
     page.write_text(text, "utf-8")
     (fault,) = recompute.check_all(copy).faults
     assert "verdict" in fault
+
+
+def test_a_planted_wrong_verdict_at_one_of_several_budgets_is_found(tmp_path: Path) -> None:
+    name, page = "2026-11-28-study-main", tmp_path / "docs" / "experiments.md"
+    shutil.copytree(ROOT / "records" / name, tmp_path / "records" / name)
+    page.parent.mkdir()
+    lines = (ROOT / "docs" / "experiments.md").read_text("utf-8").split("\n")
+    (line,) = (line for line in lines if name in line)
+    for text, faults in ((line, 0), (line.replace("a6000: 1 better", "a6000: 2 better"), 1)):
+        page.write_text(text, "utf-8")
+        check = recompute.Check()
+        recompute.check_experiments(check, tmp_path)
+        assert len(check.faults) == faults
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,9 @@ def _is_built_in(name: str, result: dict[str, Any], folder: Path) -> None:
         assert (some.base, some.small, some.baseline) == (whole.base, whole.small, whole.baseline)
         assert some.arms.items() <= whole.arms.items()
         assert some.budgets.items() <= whole.budgets.items()
-        assert {arm.partition("@")[0] for arm in result["arms"]} == some.arms.keys()
+        parts = [arm.partition("@")[::2] for arm in result["arms"]]
+        assert {arm for arm, _ in parts} == some.arms.keys()
+        assert {label for _, label in parts} == (some.budgets.keys() or {""})
     else:
         assert f"crammed study {name}" in result["command"]
     for entry in result["arms"].values():

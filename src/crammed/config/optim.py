@@ -35,6 +35,7 @@ class OptimizerConfig(Section):
         return self.name
 
     kept: ClassVar[int] = 2
+    """`state_per_parameter`, where no option changes it."""
 
     @property
     def state_per_parameter(self) -> int:
