@@ -10,9 +10,10 @@
 `sweep` trains the peer (peer.py) at each point, LAYERSxWIDTH:RATE:ROWS and any other options of
 peer.py. Points that differ in shape, loop, optimizer or start are different peers; from then on,
 each uses its best point. `ten-minutes` measures ours, ours with a fifth and with a tenth of the
-time (runs with schedules of their own), and the peers, or only those that are named. `hour`
-measures ours, the best peer of `ten-minutes`, and `crammed-2022` in our size with the best of
-three rates, each tried for a sixth of the time.
+time (runs with schedules of their own), the peers, and `crammed-2022` in our size as studies scale
+it down (docs/experiments.md), or only those that are named. `hour` measures ours, the best peer of
+`ten-minutes`, and `crammed-2022` in our size with the best of three rates, each tried for a sixth
+of the time.
 
 Ours is `crammed pretrain` as a user types it, with a cold compiler cache, and pays for all that
 docs/rules.md charges; the peer pays for its training loop alone. All train on the rows of one
@@ -28,6 +29,7 @@ repeating a command continues with what is missing. --dry-run only prints what t
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
@@ -42,6 +44,8 @@ from common import Json, run_app
 from contest import HERE, Contest, Contestant, Plan, mean_loss
 from crammed.errors import InputError
 from crammed.files.writing import read_json
+from crammed.rules.recipe import load_config
+from crammed.study.spec.arms import read_study
 from lanes import core_numbers
 
 MASKS = 0.25
@@ -50,6 +54,7 @@ NOMINAL = {"heldout": 60.0, "blimp": 300.0, "glue": 900.0}
 PAPER_RATES = (1e-3, 2e-3, 4e-3)
 """Learning rates that are tried with `crammed-2022`, each for a sixth of the time."""
 OURS = "ours"
+PAPER = "crammed-2022, small form"
 SHARES = {OURS: 1, "ours, a fifth of the time": 5, "ours, a tenth of the time": 10}
 """Our contestants, and what each divides the time by."""
 
@@ -105,13 +110,15 @@ def ten_minutes(
         *(Contestant(name, "ours", seconds / part, words) for name, part in SHARES.items()),
         *(Contestant(name, "peer", seconds, point) for name, point in best.items()),
     ]
-    names = [contestant.name for contestant in contestants]
+    names = [*(contestant.name for contestant in contestants), PAPER]
     if unknown := sorted(set(only or ()) - set(names)):
         raise InputError(f"--only: choose from {'; '.join(names)}, not {'; '.join(unknown)}")
     contestants = [each for each in contestants if not only or each.name in only]
     plan = [(contestant, seed) for seed in range(seeds) for contestant in contestants]
     with _contest("ten-minutes", corpus, heldout, out, cores) as contest:
-        contest.announce(plan)
+        paper = Contestant(PAPER, "ours", seconds, wait_for=partial(_small_form, contest))
+        last = [(paper, seed) for seed in range(seeds) if not only or PAPER in only]
+        contest.announce([*plan, *last])
         if dry_run:
             return
         for run in contest.go(plan):
@@ -121,6 +128,7 @@ def ten_minutes(
                     f"ours has chosen {chosen}, and the sweep has {', '.join(best)}: run sweep "
                     f"with a --point {chosen}:RATE:ROWS, then repeat this command"
                 )
+        list(contest.go(last))
 
 
 @app.command()
@@ -259,10 +267,23 @@ def _best_peer(runs: list[Json]) -> Json:
 
 def _paper(contest: Contest, rate: float) -> Json:
     """`crammed-2022` with the size and batch of our run, and this learning rate."""
-    ours = contest.find(OURS)["train"]
+    return {"words": [*_in_our_size(contest), "batch.ramp=0.0", f"optim.lr={rate:g}"]}
+
+
+def _small_form(contest: Contest) -> Json:
+    """`crammed-2022` as studies scale it down, with the size and batch of our run."""
+    words = _in_our_size(contest)
+    full, width = load_config("crammed-2022"), contest.find(OURS)["train"]["width"]
+    rate = full.optim.lr * math.sqrt(full.model.width / width)
+    return {"words": [*words, *(read_study("main").small or ()), f"optim.lr={rate:g}"]}
+
+
+def _in_our_size(contest: Contest) -> list[str]:
+    if not (run := contest.find(OURS)):
+        raise InputError(f"crammed-2022 takes the size of our run: let {OURS!r} finish first")
+    ours = run["train"]
     shape = [f"model.{key}={ours[key]}" for key in ("layers", "width", "head_dim")]
-    batch = [f"batch.rows={ours['batch']}", "batch.ramp=0.0"]
-    return {"words": ["crammed-2022", *shape, *batch, f"optim.lr={rate:g}"]}
+    return ["crammed-2022", *shape, f"batch.rows={ours['batch']}"]
 
 
 if __name__ == "__main__":

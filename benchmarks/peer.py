@@ -22,9 +22,10 @@ With `--pace`, as many updates a second as an idle machine makes, updates replac
 a busy machine trains no less.
 
 `--loop plain` is the same model in a loop as one writes it by hand, without the Trainer. There,
-matrices may be trained by PyTorch's Muon, the embeddings may start where ours do, and a RoFormer or
-a BERT may take the place of the ModernBERT: without dropout, and with masked positions decoded
-alone as well, which these models leave to the loop.
+matrices may be trained by Muon (PyTorch's, or ours in 32 bits where the hardware has no 16-bit
+products), the embeddings may start where ours do, and a RoFormer or a BERT may take the place of
+the ModernBERT: without dropout, and with masked positions decoded alone as well, which these models
+leave to the loop.
 """
 
 from __future__ import annotations
@@ -57,8 +58,10 @@ from crammed.data.corpus import Corpus
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import InputError
 from crammed.extras import import_extra
+from crammed.machine.device import native_half
 from crammed.machine.workers import cores
 from crammed.model.cooccurrence import begin_with_neighbours
+from crammed.optim.muon import Muon
 from crammed.rules.recipe import load_config
 from crammed.schedule import Curve, Dive, LinearToZero, OneCycle
 from crammed.training.start import MOST_TOKENS
@@ -312,8 +315,13 @@ def _optimizers(
     if not matrices:
         return [adamw]
     # Scaled to AdamW's updates (Liu et al. 2025), so that one rate serves both.
-    scaled = torch.optim.Muon(matrices, rate, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw")
-    return [adamw, scaled]
+    if native_half(matrices[0].device):
+        scaled = torch.optim.Muon(
+            matrices, rate, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw"
+        )
+        return [adamw, scaled]
+    # PyTorch's multiplies in bfloat16 even where the hardware has to emulate it; ours is its equal.
+    return [adamw, Muon([{"params": matrices}], rate, weight_decay=DECAY)]
 
 
 def _is_of_a_layer(name: str, parameter: Tensor) -> bool:

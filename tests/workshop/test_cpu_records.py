@@ -114,7 +114,9 @@ def test_contestants_take_turns_with_the_best_of_the_sweep(stage: Stage) -> None
     runs = stage.do("ten_minutes", seeds=2)
     peers = ["ModernBERT 2x32", "ModernBERT 2x32, plain loop, Muon", "RoFormer 4x64, plain loop"]
     turn = ["ours", "ours, a fifth of the time", "ours, a tenth of the time", *peers]
-    assert names(runs) == [(name, seed) for seed in (0, 1) for name in turn]
+    paper = "crammed-2022, small form"
+    everyone = [(name, seed) for seed in (0, 1) for name in turn]
+    assert names(runs) == [*everyone, (paper, 0), (paper, 1)]
     assert [run["seconds"] for run in runs[:4]] == [600, 120, 60, 600]
     assert runs[3]["settings"]["rate"] == 2e-3
     assert "--budget 600s --seed 0" in runs[0]["command"]
@@ -125,8 +127,17 @@ def test_contestants_take_turns_with_the_best_of_the_sweep(stage: Stage) -> None
     assert runs[0]["train"]["layers"] == 2
     assert "secret" not in runs[0]["train"]
     assert str(stage.out) not in runs[0]["command"]
-    more = stage.do("ten_minutes", seeds=3, only=turn[:4])[len(runs) :]
-    assert names(more) == [(name, 2) for name in turn[:4]]
+    words = runs[-1]["settings"]["words"]  # a rate of 1e-3 is for a width of 768
+    assert words[:4] == ["crammed-2022", "model.layers=2", "model.width=32", "model.head_dim=16"]
+    assert {"model.positions=rotary", f"optim.lr={24**0.5 / 1000:g}"} <= set(words)
+    more = stage.do("ten_minutes", seeds=3, only=[*turn[:4], paper])[len(runs) :]
+    assert names(more) == [(name, 2) for name in (*turn[:4], paper)]
+
+
+def test_the_paper_waits_for_our_size(stage: Stage) -> None:
+    stage.do("sweep", point=["2x32:2e-3:8"])
+    with pytest.raises(InputError, match="let 'ours' finish first"):
+        stage.do("ten_minutes", seeds=1, only=["crammed-2022, small form"])
 
 
 def test_a_contest_continues_with_what_is_missing(
@@ -373,7 +384,10 @@ def test_a_plain_loop_trains_with_either_optimizer_and_start(
     assert loss(1, start="cooccurrence") != untrained
     trained = {loss(60), loss(60, optimizer="muon"), loss(60, start="cooccurrence")}
     trained |= {loss(60, "muon", architecture=older) for older in ("roformer", "bert")}
-    assert len(trained) == 5
+    for format in (torch.bfloat16, None):  # PyTorch's Muon, and ours
+        monkeypatch.setattr(peer, "native_half", lambda _, format=format: format)
+        trained.add(loss(60, "muon", "cooccurrence"))
+    assert len(trained) == 7
     assert max(trained) < untrained - 0.5
 
 
