@@ -233,7 +233,7 @@ class Contest:
         ours = contestant.maker == "ours"
         make = _our_command if ours else _peer_command
         words = make(settings, self.corpus, contestant.seconds, seed, folder)
-        began, busy = time.perf_counter(), os.getloadavg()[0]
+        about, busy, began = environment(), os.getloadavg()[0], time.perf_counter()
         printed = self._call(words, folder.name)
         if ours:
             printed |= read_json(folder / "summary.json") or {}
@@ -245,7 +245,7 @@ class Contest:
             "seconds": contestant.seconds,
             "settings": settings,
             "command": self._shown(words),
-            "environment": environment(),
+            "environment": about,
             "cores": len(self.lanes[0]),
             "lanes": len(self.lanes),
             "load_before": busy,
@@ -255,8 +255,9 @@ class Contest:
 
     def _shown(self, words: Sequence[str]) -> str:
         """A command with variables in place of this machine's folders."""
-        shown = " ".join(words).replace(str(self.corpus), "$CORPUS").replace(str(self._out), "$OUT")
-        return shown.replace(sys.executable, "python").replace(f"{HERE}/", "benchmarks/")
+        named = {str(self.corpus): "$CORPUS", sys.executable: "python"}
+        folders = {f"{self._out}/": "$OUT/", f"{HERE}/": "benchmarks/"}
+        return " ".join(_renamed(word, named, folders) for word in words)
 
     def _call(self, words: Sequence[str], name: str) -> Json:
         """Run a command on this thread's cores, and return the JSON object that it prints last."""
@@ -286,6 +287,12 @@ def _peer_command(
     words = [sys.executable, str(HERE / "peer.py"), str(corpus), "--out", str(folder)]
     words += ["--seconds", f"{seconds:g}", "--seed", str(seed)]
     return words + [part for key, value in settings.items() for part in (f"--{key}", str(value))]
+
+
+def _renamed(word: str, named: dict[str, str], folders: dict[str, str]) -> str:
+    """A word of a command with other names of what it is or begins with."""
+    begins = next((folder for folder in folders if word.startswith(folder)), "")
+    return named.get(word, folders.get(begins, "") + word.removeprefix(begins))
 
 
 def _shape(folder: Path) -> Json:

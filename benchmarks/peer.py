@@ -136,6 +136,8 @@ def main(
         _start_from_cooccurrence(model, opened, seed)
     rows, collate = Rows(opened), Masks(opened.vocab_size, specials, masks)
     if loop is Loop.PLAIN:
+        if compile:
+            model.base_model.compile()
         optimizers = _optimizers(model, optimizer, rate, beta2)
         steps = _train(model, optimizers, _batches(rows, batch), collate, clock, bf16=bf16)
     else:

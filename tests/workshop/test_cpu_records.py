@@ -127,6 +127,7 @@ def test_contestants_take_turns_with_the_best_of_the_sweep(stage: Stage) -> None
     assert runs[0]["train"]["layers"] == 2
     assert "secret" not in runs[0]["train"]
     assert str(stage.out) not in runs[0]["command"]
+    assert "--corpus $CORPUS --budget" in runs[0]["command"]
     words = runs[-1]["settings"]["words"]  # a rate of 1e-3 is for a width of 768
     assert words[:4] == ["crammed-2022", "model.layers=2", "model.width=32", "model.head_dim=16"]
     assert {"model.positions=rotary", f"optim.lr={24**0.5 / 1000:g}"} <= set(words)
@@ -365,6 +366,7 @@ def test_a_plain_loop_trains_with_either_optimizer_and_start(
             corpus.path,
             out=tmp_path / "peer",
             seconds=1.0,
+            compile=architecture == "roformer",
             pace=float(updates),
             architecture=peer.Architecture(architecture),
             layers=2,
@@ -380,6 +382,8 @@ def test_a_plain_loop_trains_with_either_optimizer_and_start(
         judge.main(str(tmp_path / "peer"), data=heldout, rows=100, length=32)
         return float(json.loads(capsys.readouterr().out)["loss@0.15"])
 
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: compiled.append(type(self)))
     untrained = loss(1)
     assert loss(1, start="cooccurrence") != untrained
     trained = {loss(60), loss(60, optimizer="muon"), loss(60, start="cooccurrence")}
@@ -388,6 +392,7 @@ def test_a_plain_loop_trains_with_either_optimizer_and_start(
         monkeypatch.setattr(peer, "native_half", lambda _, format=format: format)
         trained.add(loss(60, "muon", "cooccurrence"))
     assert len(trained) == 7
+    assert [kind.__name__ for kind in compiled] == ["RoFormerModel"]
     assert max(trained) < untrained - 0.5
 
 
