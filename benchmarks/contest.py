@@ -31,7 +31,7 @@ from crammed.files.locks import FolderLock
 from crammed.files.writing import read_json, write_json
 from crammed.machine.device import choose_device
 from crammed.runs.directory import read_config
-from crammed.runs.environment import environment
+from crammed.runs.environment import environment, tree_hash
 from lanes import Processes, in_lanes, separate
 
 HERE = Path(__file__).resolve().parent
@@ -233,7 +233,8 @@ class Contest:
         ours = contestant.maker == "ours"
         make = _our_command if ours else _peer_command
         words = make(settings, self.corpus, contestant.seconds, seed, folder)
-        about, busy, began = environment(), os.getloadavg()[0], time.perf_counter()
+        about = {**environment(), "benchmarks": tree_hash("benchmarks")}  # the peers' code
+        busy, began = os.getloadavg()[0], time.perf_counter()
         printed = self._call(words, folder.name)
         if ours:
             printed |= read_json(folder / "summary.json") or {}

@@ -123,8 +123,7 @@ def main(
     compile: Annotated[bool, typer.Option("--compile")] = False,
 ) -> None:
     import_extra("accelerate", "hf", "the Trainer of transformers")
-    if loop is Loop.TRAINER:
-        _check_for_trainer(architecture, optimizer)
+    _check(loop, architecture, optimizer)
     torch.set_num_threads(cores())
     opened = Corpus(corpus)
     specials = Specials.of(opened.tokenizer)
@@ -164,8 +163,10 @@ def main(
     print(json.dumps(result))
 
 
-def _check_for_trainer(architecture: Architecture, optimizer: Optimizer) -> None:
+def _check(loop: Loop, architecture: Architecture, optimizer: Optimizer) -> None:
     """Refuse what the Trainer cannot do."""
+    if loop is Loop.PLAIN:
+        return
     if optimizer is Optimizer.MUON:
         raise InputError("--optimizer muon needs --loop plain")
     if architecture is not Architecture.MODERNBERT:

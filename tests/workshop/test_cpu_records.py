@@ -128,6 +128,7 @@ def test_contestants_take_turns_with_the_best_of_the_sweep(stage: Stage) -> None
     assert "secret" not in runs[0]["train"]
     assert str(stage.out) not in runs[0]["command"]
     assert "--corpus $CORPUS --budget" in runs[0]["command"]
+    assert {"source", "benchmarks"} <= set(runs[0]["environment"])
     words = runs[-1]["settings"]["words"]  # a rate of 1e-3 is for a width of 768
     assert words[:4] == ["crammed-2022", "model.layers=2", "model.width=32", "model.head_dim=16"]
     assert {"model.positions=rotary", f"optim.lr={24**0.5 / 1000:g}"} <= set(words)

@@ -57,7 +57,12 @@ def environments(values: Any) -> Iterator[dict[str, Any]]:
 
 
 def lost(found: dict[str, Any], commits: list[str], sources: set[str]) -> bool:
-    """Whether neither the source nor the commit of an environment is in a history."""
+    """Whether neither the source nor the commit of an environment is in a history.
+
+    Nor may a contest's tree of benchmarks be missing.
+    """
+    if found.get("benchmarks") not in {None, *sources}:
+        return True
     named = str(found.get("commit") or "").removesuffix("-dirty")
     commit = REBASED.get(named, named)
     by_commit = commit is None or (commit and any(each.startswith(commit) for each in commits))
@@ -70,7 +75,7 @@ def test_the_code_behind_every_result_is_in_the_history() -> None:
     if git("rev-parse", "--is-shallow-repository").strip() == "true":
         pytest.skip("a shallow clone holds only the last commits")
     commits = git("rev-list", "HEAD").split()
-    asked = "".join(f"{commit}:src\n" for commit in commits)
+    asked = "".join(f"{commit}:{part}\n" for commit in commits for part in ("src", "benchmarks"))
     sources = {line.split()[0] for line in git("cat-file", "--batch-check", given=asked).split("\n")
                if line.endswith(tuple("0123456789"))}  # fmt: skip
     results = [*ROOT.glob("records/**/*.json"), *ROOT.glob("benchmarks/results/*.json")]
@@ -82,9 +87,10 @@ def test_the_code_behind_every_result_is_in_the_history() -> None:
     }
     assert not faults
     assert lost({"commit": "0123456789ab-dirty", "source": "0" * 40}, commits, sources)
-    assert not lost(
-        {"commit": "none", "source": git("rev-parse", "HEAD:src").strip()}, commits, sources
-    )
+    here = {each: git("rev-parse", f"HEAD:{each}").strip() for each in ("src", "benchmarks")}
+    made = {"commit": "none", "source": here["src"], "benchmarks": here["benchmarks"]}
+    assert not lost(made, commits, sources)
+    assert lost({**made, "benchmarks": "0" * 40}, commits, sources)
 
 
 def test_scores_name_the_code_that_they_are_of() -> None:

@@ -21,7 +21,7 @@ def environment() -> dict[str, Any]:
     return {
         "crammed": crammed.__version__,
         "commit": _commit(),
-        "source": _source(),
+        "source": tree_hash("src"),
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "cores": os.cpu_count(),
@@ -48,13 +48,13 @@ def _commit() -> str | None:
     return _git("describe", "--always", "--dirty", "--abbrev=12")
 
 
-def _source() -> str | None:
-    """The hash that git has for the folder ``src``, which outlives a rebase that leaves it alone.
+def tree_hash(folder: str) -> str | None:
+    """The hash that git has for a folder of the source tree, which outlives a rebase.
 
     None if it has changes that are in no commit, or is not in a source tree.
     """
-    changes = _git("status", "--porcelain", "--", "src")
-    return _git("rev-parse", "HEAD:src") if changes == "" else None
+    changes = _git("status", "--porcelain", "--", folder)
+    return _git("rev-parse", f"HEAD:{folder}") if changes == "" else None
 
 
 def _git(*words: str) -> str | None:
