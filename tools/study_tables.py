@@ -82,12 +82,12 @@ def _same_baselines(names: Sequence[str]) -> str:
 
 
 def _said(record: Path, who: str) -> str:
-    """What a record says in short that somebody found, from its list at the top."""
+    """What a record says in short that somebody found, with links as from ``docs``."""
     text = (record / "README.md").read_text("utf-8")
     found = re.search(rf"^- \*\*{who}:\*\* (.+?)(?=\n- |\n\n)", text, re.DOTALL | re.MULTILINE)
     if found is None:
         raise SystemExit(f"{record.name}/README.md has no line '- **{who}:** ...'")
-    return " ".join(found[1].split())
+    return " ".join(found[1].split()).replace("](../", "](../records/")
 
 
 def _once(say: Callable[[StudyResult], str], values: StudyResult) -> str:
