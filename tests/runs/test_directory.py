@@ -12,13 +12,15 @@ from crammed.files.faults import disk_faults
 from crammed.files.folders import new_folder
 from crammed.files.writing import write_json, write_text
 from crammed.rules.choosing import Asked
-from crammed.runs.directory import RunDir, read_config
+from crammed.runs.directory import RunDir, differences, read_config
 from crammed.runs.environment import environment
 from crammed.runs.logs import read_metrics
 from crammed.runs.resuming import as_begun, default_out
 from crammed.runs.summary import Summary
 from support.study import SUMMARY
 from support.text import tiny
+
+TWO_SOURCES = "data.sources=[{path: a.txt, max_characters: 300}, {path: b.txt, weight: 2}]"
 
 
 def test_configuration_and_environment_are_saved_first(tmp_path: Path) -> None:
@@ -245,3 +247,9 @@ def test_a_finished_run_has_its_logs_on_the_disk(
         done.clear()
         run.finish(Summary.model_validate(SUMMARY))
     assert done == ["metrics.jsonl", "events.jsonl", "summary.json"]
+
+
+def test_of_sources_that_differ_only_what_is_set_is_shown() -> None:
+    one, both = (tiny("crammed", words) for words in ("data.sources=[a.txt]", TWO_SOURCES))
+    shown = "path a.txt, max_characters 300 and path b.txt, weight 2.0 here"
+    assert differences(one, both) == [f"data.sources: path a.txt there, {shown}"]

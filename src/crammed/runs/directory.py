@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from crammed.config import RunConfig
+from crammed.config.corpus import SourceConfig
 from crammed.config.kinds import flat
 from crammed.config.migration import migrate
 from crammed.config.yamlfile import validated
@@ -297,7 +298,16 @@ def differing(old: RunConfig, new: RunConfig) -> dict[str, tuple[Any, Any]]:
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
     """``KEY: VALUE there, VALUE here`` for every difference that may change the result."""
     values = differing(old, new).items()
-    return [f"{key}: {there} there, {here} here" for key, (there, here) in values]
+    return [f"{key}: {_brief(there)} there, {_brief(here)} here" for key, (there, here) in values]
+
+
+def _brief(value: Any) -> Any:
+    """A value as a message shows it; of sources, only what is set."""
+    if not (isinstance(value, list) and value and all(isinstance(each, dict) for each in value)):
+        return value
+    usual = {**SourceConfig(path="").model_dump(mode="json"), "suite": None}
+    chosen = ({k: own for k, own in each.items() if own != usual.get(k)} for each in value)
+    return " and ".join(", ".join(f"{k} {own}" for k, own in each.items()) for each in chosen)
 
 
 def another_run(path: Path, differences: Sequence[str]) -> InputError:
