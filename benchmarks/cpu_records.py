@@ -12,8 +12,7 @@ peer.py. Points that differ in shape, loop, optimizer or start are different pee
 each uses its best point. `ten-minutes` measures ours, ours with a fifth and with a tenth of the
 time (runs with schedules of their own), the peers, and `crammed-2022` in our size as studies scale
 it down (docs/experiments.md), or only those that are named. `hour` measures ours, the best peer of
-`ten-minutes`, and `crammed-2022` in our size with the best of three rates, each tried for a sixth
-of the time.
+`ten-minutes`, and that `crammed-2022`.
 
 Ours is `crammed pretrain` as a user types it, with a cold compiler cache, and pays for all that
 docs/rules.md charges; the peer pays for its training loop alone. All train on the rows of one
@@ -41,7 +40,7 @@ from typing import Annotated
 import typer
 
 from common import Json, run_app
-from contest import HERE, Contest, Contestant, Plan, mean_loss
+from contest import HERE, Contest, Contestant, mean_loss
 from crammed.errors import InputError
 from crammed.files.writing import read_json
 from crammed.rules.recipe import load_config
@@ -51,8 +50,6 @@ from lanes import core_numbers
 MASKS = 0.25
 """Of a point that names no others."""
 NOMINAL = {"heldout": 60.0, "blimp": 300.0, "glue": 900.0}
-PAPER_RATES = (1e-3, 2e-3, 4e-3)
-"""Learning rates that are tried with `crammed-2022`, each for a sixth of the time."""
 OURS = "ours"
 PAPER = "crammed-2022, small form"
 SHARES = {OURS: 1, "ours, a fifth of the time": 5, "ours, a tenth of the time": 10}
@@ -116,8 +113,8 @@ def ten_minutes(
     contestants = [each for each in contestants if not only or each.name in only]
     plan = [(contestant, seed) for seed in range(seeds) for contestant in contestants]
     with _contest("ten-minutes", corpus, heldout, out, cores) as contest:
-        paper = Contestant(PAPER, "ours", seconds, wait_for=partial(_small_form, contest))
-        last = [(paper, seed) for seed in range(seeds) if not only or PAPER in only]
+        asked = not only or PAPER in only
+        last = [(_paper(contest, seconds), seed) for seed in range(seeds) if asked]
         contest.announce([*plan, *last])
         if dry_run:
             return
@@ -157,28 +154,14 @@ def hour(
         "glue": [*suite, "--tasks", tasks, "--seeds", "5", "--no-untrained"],
     }
     with _contest("hour", corpus, heldout, out, cores, judges) as contest:
-        mine = Contestant(OURS, "ours", seconds, {"words": _words(ours)}, everything)
-        trials = [
-            Contestant(name, "ours", seconds / 6, wait_for=partial(_paper, contest, rate))
-            for rate in PAPER_RATES
-            for name in [f"crammed-2022 at {rate:g}"]
+        contestants = [
+            Contestant(OURS, "ours", seconds, {"words": _words(ours)}, everything),
+            Contestant(peer["name"], "peer", seconds, peer["settings"], everything),
         ]
-        other = Contestant(peer["name"], "peer", seconds, peer["settings"], everything)
-        paper = Contestant(
-            "crammed-2022, re-tuned",
-            "ours",
-            seconds,
-            judges=everything,
-            wait_for=lambda: min((contest.find(t.name) for t in trials), key=mean_loss)["settings"],
-        )
-        everyone = (mine, other, paper)
-        stages: list[Plan] = [
-            [(mine, 0), (other, 0)],
-            [(trial, 0) for trial in trials],
-            [(paper, 0), *((each, s) for s in range(1, seeds) for each in everyone)],
-        ]
-        contest.announce([run for stage in stages for run in stage])
-        for stage in () if dry_run else stages:
+        plan = [(contestant, seed) for seed in range(seeds) for contestant in contestants]
+        last = [(_paper(contest, seconds, everything), seed) for seed in range(seeds)]
+        contest.announce([*plan, *last])
+        for stage in () if dry_run else (plan, last):
             list(contest.go(stage))
 
 
@@ -265,25 +248,20 @@ def _best_peer(runs: list[Json]) -> Json:
     return next(run for run in peers if run["name"] == name)
 
 
-def _paper(contest: Contest, rate: float) -> Json:
-    """`crammed-2022` with the size and batch of our run, and this learning rate."""
-    return {"words": [*_in_our_size(contest), "batch.ramp=0.0", f"optim.lr={rate:g}"]}
+def _paper(contest: Contest, seconds: float, judges: tuple[str, ...] = ("heldout",)) -> Contestant:
+    """`crammed-2022`, which waits for our first run to have its size."""
+    return Contestant(PAPER, "ours", seconds, {}, judges, partial(_small_form, contest))
 
 
 def _small_form(contest: Contest) -> Json:
     """`crammed-2022` as studies scale it down, with the size and batch of our run."""
-    words = _in_our_size(contest)
-    full, width = load_config("crammed-2022"), contest.find(OURS)["train"]["width"]
-    rate = full.optim.lr * math.sqrt(full.model.width / width)
-    return {"words": [*words, *(read_study("main").small or ()), f"optim.lr={rate:g}"]}
-
-
-def _in_our_size(contest: Contest) -> list[str]:
     if not (run := contest.find(OURS)):
         raise InputError(f"crammed-2022 takes the size of our run: let {OURS!r} finish first")
-    ours = run["train"]
+    ours, full = run["train"], load_config("crammed-2022")
     shape = [f"model.{key}={ours[key]}" for key in ("layers", "width", "head_dim")]
-    return ["crammed-2022", *shape, f"batch.rows={ours['batch']}"]
+    rate = full.optim.lr * math.sqrt(full.model.width / ours["width"])
+    size = [*shape, f"batch.rows={ours['batch']}", f"optim.lr={rate:g}"]
+    return {"words": ["crammed-2022", *size, *(read_study("main").small or ())]}
 
 
 if __name__ == "__main__":

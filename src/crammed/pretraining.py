@@ -215,6 +215,7 @@ def _training(
     config, work = run.config, trained.work
     whys = corpus.manifest.get("outside_rules"), config.outside_rules()
     computing = sum(trained.accounts[name] for name in TRAINING)
+    peak = (device.peak or 0.0) * trained.charged_seconds
     values = {
         "schema": 1,
         "recipe": config.recipe,
@@ -231,7 +232,8 @@ def _training(
         "epochs": work.rows / corpus.rows,
         "tokens_per_second": work.tokens / computing if computing else None,
         "exaflop": work.flops / EXA,
-        "peak_exaflop": device.peak * trained.charged_seconds / EXA if device.peak else None,
+        # A machine that was busy while its peak was measured can pass it, so it is not known.
+        "peak_exaflop": peak / EXA if peak >= max(1.0, work.flops) else None,
         "peak_source": device.peak_source,
         "memory_bytes": peak_memory(device.torch),
         "joules": run.last_joules() or None,  # as of the last log point

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import shutil
@@ -170,6 +171,15 @@ def test_a_run_that_its_rule_ended_is_over(tmp_path: Path, corpus: Corpus, cpu: 
         assert str(first.value) in str(again.value)
         assert again.value.exit_code == 3
     assert before == ((run / "metrics.jsonl").read_bytes(), (run / "events.jsonl").read_bytes())
+
+
+@pytest.mark.parametrize(("peak", "known"), [(1e18, True), (1.0, False), (None, False)])
+def test_a_peak_that_a_run_passes_is_not_known(
+    tmp_path: Path, corpus: Corpus, cpu: Device, peak: float | None, known: bool
+) -> None:
+    config = tiny(budget={"limit": "2updates"})
+    summary = finish(config, corpus, tmp_path / "run", dataclasses.replace(cpu, peak=peak))
+    assert (summary.peak_exaflop is not None) == known
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
