@@ -186,13 +186,20 @@ def _row(run: dict[str, Any]) -> str:
         s["recipe"],
         s["device"],
         s["budget"],
-        f"{', '.join(s['corpus']['sources'])}, {quantity(s['corpus']['characters'])} characters",
+        f"{_named(s['corpus']['sources'])}, {quantity(s['corpus']['characters'])} characters",
         f"{quantity(s['parameters'])} parameters",
         f"{quantity(s['tokens'])} tokens, {s['epochs']:.2f} epochs",
         f"{s['heldout']['loss@0.15']:.3f} ({s['unigram_cross_entropy']:.3f})",
         "; ".join(_scores(run["scores"] or {"suites": {}})),
     )
     return layout.row_of(*cells)
+
+
+def _named(sources: list[str]) -> str:
+    """The first and the last of many files of text."""
+    if len(sources) < 5:
+        return ", ".join(sources)
+    return f"{len(sources)} files, {sources[0]} to {sources[-1]}"
 
 
 def _scores(scores: dict[str, Any]) -> Iterator[str]:
