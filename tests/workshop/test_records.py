@@ -246,6 +246,10 @@ def test_readme_names_what_exists() -> None:
     assert all(f"\n{target}:" in makefile for target in targets)
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", text):
         assert (ROOT / link).exists(), link
+
+
+def test_the_map_of_the_code_names_what_exists() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     rooms = re.findall(r"^((?:src|records)/\S*(?:, \S+)*)  ", text, re.MULTILINE)
     assert len(rooms) > 5
     for first, *others in (room.split(", ") for room in rooms):
