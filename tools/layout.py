@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.stats import nct as noncentral
+from scipy.stats import t as student
 from scipy.stats import ttest_ind
 
 from crammed.files.writing import read_json
@@ -49,6 +53,17 @@ def welch(a: list[float], b: list[float]) -> tuple[float, float, float]:
     """The difference of the means, and its 95 % interval by Welch's t-test."""
     between = ttest_ind(a, b, equal_var=False).confidence_interval()
     return float(np.mean(a) - np.mean(b)), float(between.low), float(between.high)
+
+
+def findable(a: list[float], b: list[float]) -> float:
+    """The difference that Welch's test would find in 80 % of cases if all seeds varied as these."""
+    parts = [float(np.var(each, ddof=1)) / len(each) for each in (a, b)]
+    if not (error := sum(parts)):
+        return 0.0
+    freedom = error**2 / sum(v**2 / (len(x) - 1) for v, x in zip(parts, (a, b), strict=True))
+    limit = student.ppf(0.975, freedom)
+    away = brentq(lambda each: noncentral.sf(limit, freedom, each) - 0.8, 0.0, 100.0)
+    return math.sqrt(error) * float(away)
 
 
 def unrepeated(rows: list[str]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import layout
 from crammed.evaluation.decision import cell, ways_in
-from layout import row_of, table, welch
+from layout import findable, row_of, table, welch
 
 Scores = dict[str, list[float]]
 """The score of each pretraining seed, by task."""
@@ -58,8 +58,10 @@ def scores_table(record: str) -> str:
         for arm, scores in (arms | untrained).items()
     ]
     if len(arms) == 2 and all(len(each) > 1 for arm in arms.values() for each in arm.values()):
-        gains = ("difference, 95 % interval", *(_gain(arms, task) for task in tasks))
-        lines.insert(1 + len(arms), gains)
+        pairs = [[arm[task] for arm in arms.values()] for task in tasks]
+        gains = ("difference, 95 % interval", *(_gain(*pair) for pair in pairs))
+        found = ("found in 80 %", *(f"{findable(*pair):.1f}" for pair in pairs))
+        lines[1 + len(arms) : 1 + len(arms)] = [gains, found]
     floor = [linear.get(task) for task in tasks]
     lines.append(("TF-IDF with a linear model", *(_mean([x] if x else []) for x in floor)))
     if len(tasks) > MOST_COLUMNS:
@@ -76,9 +78,9 @@ def _mean(values: list[float]) -> str:
     return f"{statistics.fmean(values):.1f}{spread}"
 
 
-def _gain(arms: dict[str, Scores], task: str) -> str:
+def _gain(first: list[float], second: list[float]) -> str:
     """What the first arm scores above the second, with Welch's interval over pretraining seeds."""
-    difference, low, high = welch(*(arm[task] for arm in arms.values()))
+    difference, low, high = welch(first, second)
     return f"{difference:+.1f} ({low:+.1f} to {high:+.1f})"
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.stats import ttest_ind
 
 import layout
 from crammed.files.writing import write_json
+from layout import findable
 from score_tables import scores_table
 
 
@@ -30,9 +33,19 @@ def test_a_suite_with_many_tasks_has_a_row_for_each_and_one_for_their_mean(
             write_json(tmp_path / "made" / f"{arm}-{seed}.json", scores)
     head, _, *rows = scores_table("made").splitlines()
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
-    assert head.startswith("| task | one | two | difference, 95 % interval | one, untrained |")
+    assert head.startswith("| task | one | two | difference, 95 % interval | found in 80 % | one, ")
     assert [row[0] for row in cells] == [*names, "mean of small"]
     assert cells[0][1:4] == ["80.5 ± 0.7", "70.5 ± 0.7", "+10.0 (+7.0 to +13.0)"]
-    assert [cells[n][4] for n in (0, 4)] == ["", "40.0 ± 0.0"]
+    assert [cells[n][5] for n in (0, 4)] == ["", "40.0 ± 0.0"]
     assert [cells[n][-1] for n in (0, 4, 5)] == ["75.0", "", ""]
     assert cells[5][1] == "80.5 ± 0.7"
+
+
+def test_a_difference_is_found_as_often_as_the_table_says() -> None:
+    first, second = np.array([80.0, 81.0, 82.5]), np.array([70.0, 70.5, 70.9])
+    shift = findable(list(first), list(second))
+    assert findable([1.0, 1.0], [2.0, 2.0]) == 0.0
+    draws = np.random.default_rng(0).normal(size=(2, 20_000, 3))
+    one, two = draws[0] * first.std(ddof=1) + shift, draws[1] * second.std(ddof=1)
+    found = ttest_ind(one, two, axis=1, equal_var=False).pvalue < 0.05
+    assert found.mean() == pytest.approx(0.8, abs=0.05)
