@@ -38,6 +38,8 @@ SCORES = {
     "order": "gathered.order",
     "package": "gathered.package",
     "SUBJ": "small.subj",
+    "SST-2": "small.sst2",
+    "relations": "small.relations",
     "TREC": "small.trec",
 }
 POINTS = 9.0
