@@ -136,8 +136,13 @@ def test_contestants_take_turns_with_the_best_of_the_sweep(stage: Stage) -> None
     assert names(more) == [(name, 2) for name in (*turn[:4], paper)]
 
 
+def test_ours_alone_needs_no_sweep(stage: Stage) -> None:
+    assert names(stage.do("ten_minutes", seeds=1, only=["ours"])) == [("ours", 0)]
+    with pytest.raises(InputError, match="run sweep with the same --out first"):
+        stage.do("ten_minutes", seeds=1)
+
+
 def test_the_paper_waits_for_our_size(stage: Stage) -> None:
-    stage.do("sweep", point=["2x32:2e-3:8"])
     with pytest.raises(InputError, match="let 'ours' finish first"):
         stage.do("ten_minutes", seeds=1, only=["crammed-2022, small form"])
 
