@@ -38,6 +38,6 @@ def test_the_site_begins_with_the_readme() -> None:
     for link in re.findall(r"\]\(([^)#]+)", page):
         assert link.startswith("https://") or (ROOT / "docs" / link).exists(), link
     assert "](recipe.md)" in page
-    assert "CONTRIBUTING.md says how" in page
+    assert "CONTRIBUTING.md has a map" in page
     hooks = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["hooks"]
     assert all((ROOT / hook).exists() for hook in hooks)
