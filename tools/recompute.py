@@ -316,7 +316,9 @@ def check_experiments(check: Check, root: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--root", type=Path, default=ROOT)
-    done = check_all(parser.parse_args().root)
+    done = check_all(root := parser.parse_args().root)
+    if not done.count:
+        sys.exit(f"error: {root} publishes nothing about studies: name a folder with records/")
     said = f"{done.count:,} published numbers and words; {len(done.faults)} do not agree"
     print("\n".join([*done.faults, said]))
     sys.exit(1 if done.faults else 0)
