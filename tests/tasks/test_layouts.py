@@ -285,3 +285,37 @@ def test_a_suite_of_the_hub_whose_repository_was_converted(
     suite = hub_suite.model_copy(update={"hub": str(tmp_path / "copy"), "converted": True})
     data = read_task(suite.tasks["mine"], None, suite)
     assert (len(data.train), len(data.scored["mine"])) == (5, 2)
+
+
+def test_the_folders_of_a_suite_in_several_data_sets(tmp_path: Path, hub_suite: Suite) -> None:
+    questions = [{"text": row["text"], "coarse_label": int(row["label"])} for row in ROWS]
+    save(tmp_path / "copy/default/train/0000.parquet", parquet(questions))
+    save(tmp_path / "copy/default/test/0000.parquet", parquet(questions[:2]))
+    small = load_suite("small")
+    assert isinstance(small.hub, dict)
+    trec = small.hub["trec"].model_copy(update={"repository": str(tmp_path / "copy")})
+    one = {"repository": str(tmp_path / "set"), "config": "one"}
+    tasks = {
+        "trec": small.tasks["trec"].model_dump(exclude={"name"}),
+        "one": {"text": "text", "metric": "accuracy"},
+        "elsewhere": {"text": "text", "metric": "accuracy"},
+    }
+    suite = {"name": "s", "hub": {"trec": trec.model_dump(), "one": one}, "tasks": tasks}
+    found = Suite.model_validate(suite)
+    data = read_task(found.tasks["trec"], None, found)
+    assert (len(data.train), len(data.scored["trec"])) == (5, 2)
+    assert data.train.texts[1] == (ROWS[1]["text"],)
+    assert list(data.train.labels) == [int(row["label"]) for row in ROWS]
+    assert len(read_task(found.tasks["one"], None, found).train) == 5
+    with pytest.raises(InputError, match="suite s does not say where elsewhere is on the hub"):
+        read_task(found.tasks["elsewhere"], None, found)
+    with pytest.raises(ValueError, match="hub: no folder 'three'"):
+        Suite.model_validate({**suite, "hub": {"three": one}})
+    with pytest.raises(ValueError, match="converted: write it below each folder of hub"):
+        Suite.model_validate({**suite, "converted": True})
+
+
+def test_every_folder_of_the_small_suite_is_on_the_hub() -> None:
+    suite = load_suite("small")
+    assert isinstance(suite.hub, dict)
+    assert {task.folders[0] for task in suite.tasks.values()} == set(suite.hub)

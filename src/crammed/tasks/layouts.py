@@ -8,7 +8,7 @@ A suite's folder has a subfolder for each task, with files such as ``train.jsonl
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -27,7 +27,7 @@ from crammed.formats.row_groups import row_group_records
 from crammed.formats.streams import COMPRESSIONS
 from crammed.formats.tables import csv_records, tsv_records
 from crammed.tasks.glue_data import GlueDataSplit, glue_data_split
-from crammed.tasks.task import Suite
+from crammed.tasks.task import OnHub, Suite
 
 _READERS: dict[str, Callable[[File], Records]] = {
     ".jsonl": json_records,
@@ -50,7 +50,7 @@ def open_data(suite: Suite, data: Path | None) -> SuiteData:
     if data is None:
         if suite.hub is None:
             raise InputError(f"suite {suite.name} is not on the hub: name the folder of its data")
-        return HubData(suite.hub, suite.converted)
+        return HubData(suite)
     if not data.is_dir():
         if began_as_address(data):
             raise InputError(f"{data} is an address: download it and name its folder")
@@ -207,14 +207,15 @@ def _numbered(files: Sequence[Path], split: str) -> tuple[Path, ...]:
 
 @dataclass(frozen=True)
 class HubData:
-    """A data set on the hub with a configuration for each task; downloaded once, then cached."""
+    """A suite's data sets on the hub; downloaded once, then cached."""
 
-    repository: str
-    converted: bool
+    suite: Suite
 
     def find(self, folders: Sequence[str], split: str) -> FoundSplit | None:
-        dataset = HubDataset(self.repository, folders[0], split, converted=self.converted)
-        name = f"{self.repository}/{folders[0]}"
+        if (at := self.suite.on_hub(folders[0])) is None:
+            return None
+        dataset = HubDataset(at.repository, at.config, split, converted=at.converted)
+        name = _hub_name(at)
         builder = hub.builder_of(name, dataset, dataset.newest)
         try:
             builder.download_and_prepare()
@@ -224,19 +225,30 @@ class HubData:
             cause = error.__cause__
             reason = cause if isinstance(cause, Exception) else error
             raise hub.fault(name, "cannot be downloaded", reason) from error
-        return HubSplit(name, split, builder)
+        return HubSplit(name, split, builder, at.columns)
 
     def missing(self, folders: Sequence[str], split: str) -> str:
-        return f"hub:{self.repository}/{folders[0]} has no split {split}"
+        if (at := self.suite.on_hub(folders[0])) is None:
+            return f"suite {self.suite.name} does not say where {folders[0]} is on the hub"
+        return f"hub:{_hub_name(at)} has no split {split}"
+
+
+def _hub_name(at: OnHub) -> str:
+    return at.repository if at.config is None else f"{at.repository}/{at.config}"
 
 
 @dataclass(frozen=True)
 class HubSplit:
-    """A split of a hub data set that has been downloaded."""
+    """A split of a hub data set that has been downloaded.
+
+    Attributes:
+        columns: names that its records get -> the names that the data set has.
+    """
 
     name: str
     split: str
     builder: Any
+    columns: Mapping[str, str]
 
     @cached_property
     def shown(self) -> str:
@@ -244,7 +256,8 @@ class HubSplit:
 
     def records(self) -> Iterator[tuple[str, Record]]:
         for row, record in enumerate(self.builder.as_dataset(split=self.split), 1):
-            yield f"{self.shown}, row {row}", record
+            renamed = {new: record[old] for new, old in self.columns.items() if old in record}
+            yield f"{self.shown}, row {row}", {**record, **renamed}
 
     def digest(self) -> str:
         return f"{self.name}/{self.split} {self.builder.hash}"

@@ -263,14 +263,25 @@ def pieces(template: str) -> list[tuple[str, str | None]]:
     return [(literal, field) for literal, field, _, _ in parsed]
 
 
+class OnHub(Section):
+    """Where a folder of tasks is on the Hugging Face hub."""
+
+    repository: str
+    config: str | None = None
+    converted: bool = False
+    """Read the hub's copy in Parquet: the original is a script, which `datasets` no longer runs."""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """Column of the task -> what the data set calls it."""
+
+
 class Suite(Section):
     """Tasks that belong together, and means over their numbers."""
 
     name: str
-    hub: str | None = None
-    """Data set on the Hugging Face hub, with one configuration for each task."""
+    hub: str | dict[str, OnHub] | None = None
+    """Data set on the Hugging Face hub with a configuration for each folder, or where each is."""
     converted: bool = False
-    """Read the hub's copy in Parquet: the original is a script, which `datasets` no longer runs."""
+    """As in `OnHub`, if all folders are in one data set."""
     tasks: Annotated[dict[str, Task], Field(min_length=1)]
     means: dict[str, Annotated[Strings, Field(min_length=1)]] = Field(default_factory=dict)
     """Name of a mean -> the numbers that it is the mean of."""
@@ -321,7 +332,20 @@ class Suite(Section):
         for file in self.between:
             if file not in files:
                 raise ValueError(f"between: {no_such('test file', file, files)}")
+        if isinstance(self.hub, dict):
+            folders = [folder for task in self.tasks.values() for folder in task.folders]
+            for folder in self.hub:
+                if folder not in folders:
+                    raise ValueError(f"hub: {no_such('folder', folder, folders)}")
+            if self.converted:
+                raise ValueError("converted: write it below each folder of hub")
         return self
+
+    def on_hub(self, folder: str) -> OnHub | None:
+        """Where a folder of tasks is on the hub; None if it is not there."""
+        if isinstance(self.hub, str):
+            return OnHub(repository=self.hub, config=folder, converted=self.converted)
+        return (self.hub or {}).get(folder)
 
     def select(self, names: Iterable[str]) -> list[Task]:
         """The tasks with these names.
