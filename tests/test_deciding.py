@@ -23,7 +23,10 @@ def tasks(tmp_path: Path) -> Path:
     rows = [{"text": f"the {('boat', 'fox')[n % 2]} number {n}", "label": n % 2} for n in range(96)]
     for split, part in (("train", rows[:48]), ("validation", rows[48:])):
         write_rows(folder / f"{split}.jsonl", part)
-    (tmp_path / "mine.yaml").write_text("tasks: {animals: {text: text, metric: accuracy}}\n")
+    scored = "{animals: validation, hard: test}"  # there is no split of the second
+    (tmp_path / "mine.yaml").write_text(
+        f"tasks: {{animals: {{text: text, metric: accuracy, scored: {scored}}}}}\n"
+    )
     (tmp_path / "quick.yaml").write_text("{seeds: 2, epochs: 1, batch: 8, max_length: 32}\n")
     return folder
 
@@ -93,10 +96,11 @@ def test_faults_are_found_before_anything_is_trained(
     words: list[str | Path] = ["decide", "encoder", *SMALL, "--data", text_file, "--out", "out"]
     words += ["--tasks-data", tasks, "--budget", "4updates"]
     for suite, said in (
-        ("mine.yaml", "task animals: "),
-        ("blimp", "nothing is fine-tuned on blimp: "),
+        (["mine.yaml"], "task animals: "),
+        (["blimp"], "nothing is fine-tuned on blimp: "),
+        (["mine.yaml", "--task-adaptive", "--tasks", "animals"], "leave out --tasks"),
     ):
-        done = command(*words, "--suite", suite, cwd=tmp_path)
+        done = command(*words, "--suite", *suite, cwd=tmp_path)
         assert done.returncode == 2
         assert said in done.stderr
         assert len(done.stderr.splitlines()) == 1

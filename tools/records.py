@@ -111,9 +111,9 @@ def add(
 
 
 def _scores_of(run: Path) -> dict[str, Any] | None:
-    """The scores of a run under every protocol it was evaluated with, or None."""
+    """The scores of a run by its own protocol, and suites that only another protocol has."""
     found = [read_json(file) or {} for file in sorted(run.glob("evaluation*/scores.json"))]
-    suites = {name: suite for scores in found for name, suite in scores["suites"].items()}
+    suites = {name: suite for scores in reversed(found) for name, suite in scores["suites"].items()}
     return {**found[0], "suites": suites} if found else None
 
 

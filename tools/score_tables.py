@@ -26,10 +26,18 @@ def _arms(record: str) -> tuple[dict[str, Scores], dict[str, Scores], dict[str, 
     arms: dict[str, Scores] = {}
     untrained: dict[str, Scores] = {}
     linear: dict[str, float] = {}
-    for file in sorted((layout.RECORDS / record).glob("*-[0-9].json")):
-        name = file.stem.rpartition("-")[0]
-        for suite in layout.found(file)["suites"].values():
+    for file in sorted((layout.RECORDS / record).glob("*-*.json")):
+        name, _, seed = file.stem.rpartition("-")
+        if not seed.isdecimal():
+            continue
+        suites = layout.found(file)["suites"].values()
+        tasks = [task for suite in suites for task in suite["tasks"]]
+        if double := {task for task in tasks if tasks.count(task) > 1}:
+            raise SystemExit(f"{file}: two suites score {min(double)}: keep one in the record")
+        for suite in suites:
             for task, one in suite["tasks"].items():
+                if "failed" in one:
+                    raise SystemExit(f"{file}: {task} failed: {one['failed']}")
                 _add(arms, name, task, one["median"])
                 if (twin := (one.get("untrained") or {}).get("median")) is not None:
                     _add(untrained, f"{name}, untrained", task, twin)
@@ -39,6 +47,8 @@ def _arms(record: str) -> tuple[dict[str, Scores], dict[str, Scores], dict[str, 
                 if not mean["name"].startswith("mean of"):  # of some tasks only
                     whole = f"mean of {mean['name']}"
                     _add(arms, name, whole, mean["value"])
+                    if "linear" in mean:
+                        linear[whole] = mean["linear"]
                     if "untrained" in mean:
                         _add(untrained, f"{name}, untrained", whole, mean["untrained"])
     return arms, untrained, linear
@@ -51,6 +61,8 @@ def _add(arms: dict[str, Scores], arm: str, task: str, score: float) -> None:
 def scores_table(record: str) -> str:
     """Mean scores of arms over pretraining seeds; with two arms, also what the first gains."""
     arms, untrained, linear = _arms(record)
+    if not arms:
+        raise SystemExit(f"{layout.RECORDS / record} has no file ARM-SEED.json: add the scores")
     tasks = [*next(iter(arms.values()))]
     lines = [("arm", *tasks)]
     lines += [
@@ -62,8 +74,8 @@ def scores_table(record: str) -> str:
         gains = ("difference, 95 % interval", *(_gain(*pair) for pair in pairs))
         found = ("found in 80 %", *(f"{findable(*pair):.1f}" for pair in pairs))
         lines[1 + len(arms) : 1 + len(arms)] = [gains, found]
-    floor = [linear.get(task) for task in tasks]
-    lines.append(("TF-IDF with a linear model", *(_mean([x] if x else []) for x in floor)))
+    floor = [[linear[task]] if task in linear else [] for task in tasks]
+    lines.append(("TF-IDF with a linear model", *map(_mean, floor)))
     if len(tasks) > MOST_COLUMNS:
         lines = [("task", *lines[0][1:]), *lines[1:]]
         lines = list(zip(*lines, strict=True))

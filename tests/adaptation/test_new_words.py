@@ -64,6 +64,25 @@ def test_a_file_names_words_and_those_that_are_tokens_are_left_out(
     assert words_of(text, str(file), bert) == ("zymurgy", "tokamak")
 
 
+def test_a_word_with_the_letters_of_a_piece_keeps_the_pieces_embedding(
+    tmp_path: Path, text: Path
+) -> None:
+    original = Original.find(str(save_model(tmp_path / "roberta", "roberta")))
+    tokenizer = original.backbone.tokenizer
+    backend = tokenizer.backend_tokenizer
+    piece = next(
+        each
+        for each in sorted(tokenizer.get_vocab())
+        if each.isascii()
+        and each.isalpha()
+        and len(each) > 1
+        and len(backend.encode(f" {each}", add_special_tokens=False).ids) > 1
+    )
+    file = tmp_path / "words.txt"
+    file.write_text(f"{piece}\nzymurgy\n")
+    assert words_of(text, str(file), original) == ("zymurgy",)
+
+
 @pytest.mark.parametrize(
     ("asked", "content", "message"),
     [

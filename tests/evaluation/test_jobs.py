@@ -31,7 +31,7 @@ from crammed.evaluation.finetuning.task import FinetuneTask, TokenizedSplit
 from crammed.terminal.progress import SILENT, Progress
 
 SETUP = FinetuneSetup(
-    BackboneSpec("none"), Protocol(), Numerics(torch.device("cpu"), torch.float32, False)
+    BackboneSpec("none"), "", Protocol(), Numerics(torch.device("cpu"), torch.float32, False)
 )
 
 
@@ -168,3 +168,12 @@ def test_jobs_with_several_threads_share_the_cores(monkeypatch: pytest.MonkeyPat
     assert module.usual_threads(8, 1, None) == 1
     assert module.usual_threads(2, 1, None) == 2
     assert module.usual_threads(1, 1, None) == torch.get_num_threads()
+
+
+def test_another_model_in_the_same_folder_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = iter(("first", "second"))
+    monkeypatch.setattr(BackboneSpec, "load", lambda _: next(read))
+    spec = BackboneSpec("runs/one")
+    found = [module._loaded(spec, sha256) for sha256 in ("a", "a", "b")]
+    module._loaded.cache_clear()
+    assert found == ["first", "first", "second"]

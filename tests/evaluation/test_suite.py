@@ -208,6 +208,10 @@ def test_a_folder_is_of_one_model_and_one_protocol(
         evaluate(ask(model=str(other)), SILENT)
     with pytest.raises(InputError, match=r"another protocol \(epochs 2 there, 5 here"):
         evaluate(ask(protocol="cramming"), SILENT)
+    apart = tmp_path / "apart"
+    evaluate(ask(seeds=1, untrained=False, protocol="small", into=apart), SILENT)
+    with pytest.raises(InputError, match=r"another protocol \(pairs apart there, joint here"):
+        evaluate(ask(protocol="cramming", into=apart), SILENT)
     # What a process killed before it wrote anything has left is no obstacle.
     killed = tmp_path / "killed"
     killed.mkdir()
@@ -318,6 +322,8 @@ def test_wrong_requests_are_refused_before_anything_is_made(tmp_path: Path, ask:
         ({"submission": tmp_path / "s.zip", "suite": "docs"}, "no leaderboard"),
         ({"model": str(tmp_path / "cola")}, "neither a finished run"),
         ({"suite": "heldout"}, "is a folder: name a file, such as heldout.jsonl.gz"),
+        ({"suite": "blimp", "seeds": 2}, "--seeds does nothing for blimp: leave it out"),
+        ({"suite": "blimp", "tasks": ("npi",)}, "--tasks does nothing for blimp: leave it out"),
     ):
         with pytest.raises(InputError, match=message):
             evaluate(ask(**values), SILENT)

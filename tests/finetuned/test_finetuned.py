@@ -303,6 +303,15 @@ def test_a_folder_of_a_stranger(data: Path, encoders: dict[str, Path]) -> None:
         damaged.outputs(Rows([("some text",)], np.zeros(1, np.float32)))
 
 
+def test_a_table_of_predictions_keeps_any_end_of_line(tmp_path: Path) -> None:
+    texts = ["one\rtwo", "one\ntwo", "one\r\ntwo", "plain"]
+    rows = [({"text": text}, {"predicted": "x"}) for text in texts]
+    write_rows(tmp_path / "out.csv", iter(rows), SILENT)
+    with (tmp_path / "out.csv").open(newline="") as file:
+        assert [row["text"] for row in csv.DictReader(file)] == texts
+    assert (tmp_path / "out.csv").read_bytes().startswith(b"text,predicted\n")
+
+
 def test_the_commands(data: Path, encoders: dict[str, Path]) -> None:
     here = data.parent
     words: list[str | Path] = [

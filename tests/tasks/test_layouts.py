@@ -307,8 +307,18 @@ def test_the_folders_of_a_suite_in_several_data_sets(tmp_path: Path, hub_suite: 
     assert data.train.texts[1] == (ROWS[1]["text"],)
     assert list(data.train.labels) == [int(row["label"]) for row in ROWS]
     assert len(read_task(found.tasks["one"], None, found).train) == 5
+    assert tasks_in(found, None) == ["trec", "one"]
     with pytest.raises(InputError, match="suite s does not say where elsewhere is on the hub"):
         read_task(found.tasks["elsewhere"], None, found)
+    other = Suite.model_validate({**suite, "hub": {"one": {**one, "columns": {"text": "label"}}}})
+    changed = read_task(other.tasks["one"], None, other)
+    assert changed.train.texts[1] == ("1",)
+    assert changed.sha256 != read_task(found.tasks["one"], None, found).sha256
+    hard = {"scored": {"one": "validation", "hard": {"split": "validation", "folder": "hard"}}}
+    tasks = {"one": {**tasks["one"], **hard, "folder": ["one", "other"]}}
+    there = {"name": "s", "hub": {"other": one, "hard": one}, "tasks": tasks}
+    found = Suite.model_validate(there)
+    assert [*read_task(found.tasks["one"], None, found).scored] == ["one", "hard"]
     with pytest.raises(ValueError, match="hub: no folder 'three'"):
         Suite.model_validate({**suite, "hub": {"three": one}})
     with pytest.raises(ValueError, match="converted: write it below each folder of hub"):

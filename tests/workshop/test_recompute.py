@@ -42,6 +42,7 @@ def test_a_planted_wrong_number_is_found(copy: Path) -> None:
         (THREE_SEEDS, "± 0.049", "± 0.048", "all-mask: held-out loss at 15 %"),
         (THREE_SEEDS, "(-0.068 to", "(-0.067 to", "all-mask: difference"),
         (THREE_SEEDS, "| 0.259 |", "| 0.257 |", "all-mask: /p"),
+        (THREE_SEEDS, "With 3 seeds, as arms", "As arms", "power is said"),
         (THREE_SEEDS, "takes 33 seeds", "takes 9 seeds", "seeds needed"),
         (THREE_SEEDS, "takes 33 seeds", "takes 90 seeds", "seeds needed"),
         (SEVERAL_BUDGETS, "6.4 (7.5)", "6.4 (7.6)", "crammed-2022: CoLA by once"),

@@ -203,10 +203,13 @@ def test_a_run_evaluated_by_two_protocols_keeps_the_scores_of_both(
     with RunDir.open(copy / "run", config) as run:
         train_and_export(run, corpus, cpu, SILENT)
     values = {"metric": "accuracy", "seeds": [60.0], "median": 60.0, "official": False}
+    both = {"metric": "accuracy", "seeds": [70.0], "median": 70.0, "official": False}
     for folder, suite in (("evaluation", "glue"), ("evaluation-superglue", "superglue")):
         (copy / "run" / folder).mkdir()
         tasks = {f"{suite}-task": values, "order": {"failed": "no data"}}
         scores = {"schema": 2, "suites": {suite: {"tasks": tasks}}}
+        if suite == "superglue":  # the run's own protocol has scored these
+            scores["suites"]["glue"] = {"tasks": {"glue-task": both}}
         write_json(copy / "run" / folder / "scores.json", scores)
     record = copy / "records" / "both"
     manifest = copy / "corpus"  # of a run from another machine, whose rows stayed there

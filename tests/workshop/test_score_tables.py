@@ -27,7 +27,7 @@ def test_a_suite_with_many_tasks_has_a_row_for_each_and_one_for_their_mean(
                 name: {"median": best + seed, "linear": 75.0} for name in names
             }
             tasks["task-4"] = {"median": best + seed, "untrained": {"median": 40.0}}
-            mean = {"name": "small", "value": best + seed}
+            mean = {"name": "small", "value": best + seed, "linear": 0.0}
             part = {"name": "mean of task-1, task-2", "value": 0.0}
             scores = {"suites": {"small": {"tasks": tasks, "means": [mean, part]}}}
             write_json(tmp_path / "made" / f"{arm}-{seed}.json", scores)
@@ -37,8 +37,27 @@ def test_a_suite_with_many_tasks_has_a_row_for_each_and_one_for_their_mean(
     assert [row[0] for row in cells] == [*names, "mean of small"]
     assert cells[0][1:4] == ["80.5 ± 0.7", "70.5 ± 0.7", "+10.0 (+7.0 to +13.0)"]
     assert [cells[n][5] for n in (0, 4)] == ["", "40.0 ± 0.0"]
-    assert [cells[n][-1] for n in (0, 4, 5)] == ["75.0", "", ""]
+    assert [cells[n][-1] for n in (0, 4, 5)] == ["75.0", "", "0.0"]
     assert cells[5][1] == "80.5 ± 0.7"
+
+
+def test_every_seed_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "RECORDS", tmp_path)
+    (tmp_path / "made").mkdir()
+    with pytest.raises(SystemExit, match="has no file ARM-SEED"):
+        scores_table("made")
+    for seed, score in ((0, 50.0), (1, 51.0), (10, 60.0)):
+        small = {"tasks": {"sst2": {"median": score}}, "means": []}
+        write_json(tmp_path / "made" / f"one-{seed}.json", {"suites": {"small": small}})
+    write_json(tmp_path / "made" / "decision-mail.json", {})
+    assert "| one | 53.7 ± 5.5 |" in scores_table("made")
+    write_json(tmp_path / "made" / "one-2.json", {"suites": {"small": small, "glue": small}})
+    with pytest.raises(SystemExit, match="two suites score sst2"):
+        scores_table("made")
+    broken = {"tasks": {"sst2": {"failed": "no rows"}}, "means": []}
+    write_json(tmp_path / "made" / "one-2.json", {"suites": {"small": broken}})
+    with pytest.raises(SystemExit, match="sst2 failed: no rows"):
+        scores_table("made")
 
 
 def test_a_difference_is_found_as_often_as_the_table_says() -> None:

@@ -32,7 +32,9 @@ _TOGETHER = 256
 
 
 def words_to_add(asked: str, tokenizer: Any, data: DataConfig) -> tuple[str, ...]:
-    """The words that ``--new-words`` asks for and that the tokenizer splits.
+    """The words that ``--new-words`` asks for, that the tokenizer splits, and that are no piece.
+
+    A piece within words has an embedding, which a word of the same letters would replace.
 
     Args:
         asked: a file with a word in each line, or a number: the most frequent ones of the text.
@@ -45,12 +47,14 @@ def words_to_add(asked: str, tokenizer: Any, data: DataConfig) -> tuple[str, ...
     if most is not None and not 0 < most <= MOST_WORDS:
         raise InputError(f"--new-words {asked}: choose 1 to {MOST_WORDS:,}, or name a file")
     candidates = _in_file(Path(asked)) if most is None else _in_text(data, tokenizer)
+    pieces = tokenizer.get_vocab()
     words: dict[str, None] = {}
     for word in candidates:
         if len(words) == (most or MOST_WORDS):
             break
-        if _is_split(tokenizer, word):
-            words[_normal(tokenizer, word)] = None
+        normal = _normal(tokenizer, word)
+        if normal not in pieces and _is_split(tokenizer, word):
+            words[normal] = None
     if not words:
         raise InputError(
             f"--new-words {asked}: it has no word that the tokenizer splits: leave it out"

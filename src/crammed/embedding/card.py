@@ -57,6 +57,7 @@ def card(result: dict[str, Any], *, trust: bool) -> str:
     lines = [["in percent but for cosines", *columns], ["---"] * (1 + len(columns))]
     lines += [[name, *cells] for name, cells in rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines) if rows else "It was not scored."
+    units = "texts" if result["partners"] == "denoise" else "pairs"
     code = ", trust_remote_code=True" if trust else ""
     return f"""---
 library_name: sentence-transformers
@@ -66,7 +67,7 @@ pipeline_tag: sentence-similarity
 # Sentence embeddings of {result["model"]}
 
 `crammed embed` tuned the encoder {result["model"]} on unlabelled text, with {result["updates"]:,}
-updates of {result["batch"]} pairs. The vector of a text is the mean of its tokens; texts are
+updates of {result["batch"]} {units}. The vector of a text is the mean of its tokens; texts are
 truncated at {result["length"]} tokens.
 
 ```python

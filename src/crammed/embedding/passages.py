@@ -44,7 +44,7 @@ class Passages:
     """Passages to learn from, and held-out pairs.
 
     Attributes:
-        texts: each once.
+        texts: in their order; some may be the same.
         pairs: numbers of two passages, the second of which follows the first in its document.
         heldout: pairs of neighbours, one from each document of which nothing is learned.
     """

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from crammed.budget import Budget, Clock, Work
+from crammed.budget import Budget, Work
 from crammed.embedding.denoising import RATE as DECODER_RATE
 from crammed.embedding.denoising import Denoising
 from crammed.errors import InputError
@@ -106,7 +106,6 @@ def tune(
     tuning: Tuning,
     numerics: Numerics,
     progress: Progress,
-    clock: Clock = time.monotonic,
 ) -> Work:
     """Tune in place until the budget is spent.
 
@@ -126,11 +125,11 @@ def tune(
     optimizer = _optimizer(objective)
     weights = [*objective.parameters()]
     schedule, rate = LinearToZero(warmup=WARMUP), RATE * OF_WIDTH / width
-    work, began, loss = Work(), clock(), 0.0
+    work, began, loss = Work(), time.monotonic(), 0.0
     objective.train()
     with progress.task("tuning", 1.0) as task:
         for number, chosen in enumerate(batches(pairs, tuning)):
-            u = tuning.budget.spent(work, clock() - began) / tuning.budget.limit
+            u = tuning.budget.spent(work, time.monotonic() - began) / tuning.budget.limit
             task.update(min(u, 1.0), f"loss {loss:.3f}, {work.tokens:,} tokens")
             if u >= 1.0:
                 break

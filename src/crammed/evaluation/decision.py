@@ -39,6 +39,8 @@ def judged(suite: Suite, folders: Mapping[str, Path]) -> dict[str, dict[str, Any
     behind = _behind(suite, folders)
     found = {}
     for name in (number for task in suite.tasks.values() for number in task.numbers):
+        if not all(name in scores for scores in tasks.values()):
+            continue  # the data lacks this split
         each = {way: scores[name] for way, scores in tasks.items()}
         metric = next(iter(each.values()))["metric"]
         failed = [f"{way}: {score['failed']}" for way, score in each.items() if "failed" in score]

@@ -19,7 +19,7 @@ from crammed.evaluation.heldout_score import heldout_score
 from crammed.evaluation.minimal_pairs import scores_of
 from crammed.evaluation.protocol import protocol_for
 from crammed.evaluation.submission import submit
-from crammed.evaluation.suite import Scores, SuiteEvaluator, median_seed
+from crammed.evaluation.suite import Scores, SuiteEvaluator, first_score, median_seed
 from crammed.evaluation.twins import SharedTwins
 from crammed.machine.device import Device, choose_device
 from crammed.model.trained import has_trained_model
@@ -125,7 +125,7 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
         result["max_length"] = evaluator.max_length
         scores = scores_of(evaluator, suite, tasks, data, read)
         if request.keep is not None:
-            result["seed"] = median_seed(scores["tasks"][next(iter(tasks[0].numbers))])
+            result["seed"] = median_seed(first_score(tasks[0], scores))
             evaluator.train_again(suite, tasks[0], data, read, result["seed"], request.keep)
         if request.submission is not None:
             result["submission"] = str(request.submission)
@@ -184,6 +184,9 @@ def _suite_of(request: Request) -> Suite | None:
     suite = None if request.suite in WITHOUT_FINETUNING else load_suite(request.suite)
     if request.submission is not None and not (suite and any(t.test for t in suite.tasks.values())):
         raise InputError(f"no leaderboard takes a submission of {request.suite}")
+    for option in ("tasks", "seeds"):
+        if suite is None and getattr(request, option) is not None:
+            raise InputError(f"--{option} does nothing for {request.suite}: leave it out")
     if request.twins is not None and not (suite and request.untrained):
         raise InputError("no untrained model is fine-tuned, so leave out --untrained-in")
     if request.twins is not None and request.twins.exists() and not request.twins.is_dir():

@@ -222,10 +222,12 @@ def _refuse_other(
             f"{folder} holds scores of another model, {found['model']['name']}: choose another "
             "folder with --into"
         )
+    # Settings that earlier versions lacked are written only if they are not the default.
+    there, here = ({"pairs": "joint", **each} for each in (found["protocol"], settings))
     changes = [
-        f"{name} {found['protocol'].get(name)} there, {value} here"
-        for name, value in settings.items()
-        if found["protocol"].get(name) != value
+        f"{name} {there.get(name)} there, {value} here"
+        for name, value in here.items()
+        if there.get(name) != value
     ]
     if changes:
         raise InputError(

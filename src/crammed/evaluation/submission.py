@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from crammed.errors import InputError
 from crammed.evaluation.folder import EvaluationFolder, read_gold, read_outputs, submission_key
-from crammed.evaluation.suite import median_seed
+from crammed.evaluation.suite import first_score, median_seed
 from crammed.files.writing import write_chunks
 from crammed.tasks.labels import is_number
 from crammed.tasks.task import Suite, TaskKind
@@ -42,7 +42,7 @@ def submit(
     predicted: dict[str, tuple[Sequence[Any], NDArray[np.floating[Any]]]] = {}
     labels: dict[str, Sequence[str]] = {}
     for name, task in suite.tasks.items():
-        score = scores["tasks"].get(next(iter(task.numbers)), {})
+        score = first_score(task, scores)
         if not score.get("seeds"):
             continue
         outputs = read_outputs(folder.path, suite.name, name, median_seed(score))

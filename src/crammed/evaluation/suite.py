@@ -218,7 +218,7 @@ class SuiteEvaluator:
             usual = usual_threads(len(jobs), self.backbone.parameters, self.jobs)
             threads = self.folder.threads(usual)
         protocol = self.protocol.model_copy(update={"max_length": self.max_length})
-        return FinetuneSetup(self.spec, protocol, self.numerics, threads)
+        return FinetuneSetup(self.spec, self.backbone.sha256, protocol, self.numerics, threads)
 
     def _share_twins(self, suite: Suite, jobs: Sequence[FinetuneJob]) -> None:
         """Leave the untrained model's predictions to others; this only saves them time."""
@@ -248,7 +248,7 @@ class SuiteEvaluator:
             scored=scored,
             tested=tested,
             tokens=self.protocol.epochs * train.tokens,
-            majority_class=_majority_class(data.train) if task.kind == "tokens" else 0,
+            majority_class=majority_class(data.train) if task.kind == "tokens" else 0,
             apart=apart,
         )
         # What was fine-tuned can be scored by another positive class. The hash of the data has the
@@ -361,9 +361,15 @@ def _waiting(prepared: Sequence[_PreparedTask]) -> list[FinetuneJob]:
     return [job for each in prepared for job in unfinished(each.jobs, each.folds)]
 
 
-def _majority_class(rows: Rows) -> int:
+def majority_class(rows: Rows) -> int:
+    """The most frequent label of words, by number."""
     labels = rows.labels[rows.labels >= 0].astype(np.int64)
     return int(np.bincount(labels).argmax())
+
+
+def first_score(task: Task, scores: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The first of a task's scores in a suite's; empty if there is none."""
+    return next((scores["tasks"][name] for name in task.numbers if name in scores["tasks"]), {})
 
 
 def median_seed(score: Mapping[str, Any]) -> int:

@@ -19,6 +19,7 @@ from crammed.evaluation.finetuning.arrays import load_arrays
 from crammed.evaluation.folder import default_folder, read_outputs
 from crammed.evaluation.protocol import protocol_for
 from crammed.evaluation.scores.judged import Judged
+from crammed.evaluation.suite import majority_class
 from crammed.export.huggingface import importable
 from crammed.extras import import_extra
 from crammed.files.folders import check_vacant, new_folder
@@ -109,13 +110,12 @@ def _exported(model: str) -> str:
 def _description(
     model: str, task: Task, data: TaskData, result: dict[str, Any], *, apart: bool
 ) -> Description:
-    labels = data.train.labels[data.train.labels >= 0].astype(np.int64)
     (scores,) = (each["tasks"] for each in result["suites"].values())
     return Description(
         task=task,
         labels=labels_of(task, data),
         max_length=result["max_length"],
-        majority=int(np.bincount(labels).argmax()) if task.kind == "tokens" else 0,
+        majority=majority_class(data.train) if task.kind == "tokens" else 0,
         apart=apart,
         encoder=Path(model).resolve().name if has_trained_model(Path(model)) else result["model"],
         seed=result["seed"],

@@ -69,15 +69,15 @@ def _json_lines(predicted: Predicted) -> Iterator[str]:
 
 
 class _Lines:
-    """Takes the one line that `csv` writes at a time."""
+    """Takes the one line that `csv` writes at a time, in which it quotes CR and LF alike."""
 
     def write(self, line: str) -> str:
-        return line
+        return line.removesuffix("\r\n") + "\n"
 
 
 def _csv_lines(predicted: Predicted) -> Iterator[str]:
     """The columns of each row, then ``predicted``, ``probability`` and one for each label."""
-    writer, header = csv.writer(_Lines(), lineterminator="\n"), None
+    writer, header = csv.writer(_Lines(), lineterminator="\r\n"), None
     for record, answer in predicted:
         shares = answer.pop("probabilities", {})
         answer |= {f"probability of {label}": share for label, share in shares.items()}

@@ -162,6 +162,11 @@ def decide(
     folder = behind_links(Path(out))
     runs, words = deciding.places(folder), words_of(overrides)
     both = [*filter(_OF_BOTH.match, words)]
+    if task_adaptive and request.tasks is not None:
+        raise InputError(
+            "--task-adaptive reads the texts of all tasks of the suite: leave out --tasks, or name "
+            "a suite of these tasks alone"
+        )
     texts = TaskTexts.of(request.suite, request.data) if task_adaptive else None
     other = partial(ask_for, original, tasks=texts)
     scratch, _, _ = configure(recipe, words, {}, budget, seed, data, out=runs[SCRATCH])

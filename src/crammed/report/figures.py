@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from crammed.data.statistics import BINS_A_TOKEN
 from crammed.quantity import quantity
@@ -43,14 +43,14 @@ def budget_axis(axes: Axes) -> None:
     """Have the progress of a run as the horizontal axis."""
     axes.set_xlim(0, 100)
     axes.set_xlabel("progress of the run")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f} %"))
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:.0f} %")
 
 
 def norm_axis(axes: Axes) -> None:
     """Have a logarithmic vertical axis, with few round numbers."""
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
     axes.yaxis.set_minor_locator(NullLocator())
 
 
@@ -136,9 +136,7 @@ def progress_figure(metrics: Sequence[Point]) -> str:
         axes.plot([100 * x for x in u], values, color=colour, marker=mark, markersize=4)
         axes.set_ylim(0, 1.1 * max(values) or 1.0)
         axes.yaxis.set_major_locator(MaxNLocator(4))
-        axes.yaxis.set_major_formatter(
-            FuncFormatter(lambda y, _: quantity(y) if y >= 1 else f"{y:g}")
-        )
+        axes.yaxis.set_major_formatter(lambda y, _: quantity(y) if y >= 1 else f"{y:g}")
         axes.set_ylabel(label.replace(" per ", "\nper "))
         budget_axis(axes)
         if key == "grad_norm":  # which one bad update may raise a hundredfold
@@ -212,7 +210,7 @@ def _bars(axes: Axes, histogram: Sequence[int], colour: str) -> range:
     filled = [b for b, count in enumerate(histogram) if count]
     bins = range(filled[0], filled[-1] + 1)
     axes.bar(bins, [histogram[b] for b in bins], 0.92, align="edge", color=colour)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: quantity(y)))
+    axes.yaxis.set_major_formatter(lambda y, _: quantity(y))
     axes.grid(axis="x", visible=False)
     return range(bins.start, bins.stop + 1, 1 + len(bins) // 5)
 

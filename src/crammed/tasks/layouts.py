@@ -17,7 +17,7 @@ from typing import Any
 
 from crammed.errors import InputError
 from crammed.files.addresses import began_as_address
-from crammed.files.hashes import sha256
+from crammed.files.hashes import json_hash, sha256
 from crammed.files.regular import ordinary
 from crammed.formats import hub
 from crammed.formats.hub import HubDataset
@@ -212,7 +212,7 @@ class HubData:
     suite: Suite
 
     def find(self, folders: Sequence[str], split: str) -> FoundSplit | None:
-        if (at := self.suite.on_hub(folders[0])) is None:
+        if (at := self.suite.on_hub(folders)) is None:
             return None
         dataset = HubDataset(at.repository, at.config, split, converted=at.converted)
         name = _hub_name(at)
@@ -228,8 +228,9 @@ class HubData:
         return HubSplit(name, split, builder, at.columns)
 
     def missing(self, folders: Sequence[str], split: str) -> str:
-        if (at := self.suite.on_hub(folders[0])) is None:
-            return f"suite {self.suite.name} does not say where {folders[0]} is on the hub"
+        if (at := self.suite.on_hub(folders)) is None:
+            named = " or ".join(folders)
+            return f"suite {self.suite.name} does not say where {named} is on the hub"
         return f"hub:{_hub_name(at)} has no split {split}"
 
 
@@ -260,7 +261,8 @@ class HubSplit:
             yield f"{self.shown}, row {row}", {**record, **renamed}
 
     def digest(self) -> str:
-        return f"{self.name}/{self.split} {self.builder.hash}"
+        columns = f" {json_hash(dict(self.columns))}" if self.columns else ""
+        return f"{self.name}/{self.split} {self.builder.hash}{columns}"
 
 
 SuiteData = FolderData | HubData

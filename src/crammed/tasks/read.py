@@ -26,7 +26,7 @@ Placed = Iterable[tuple[str, Record]]
 
 
 def tasks_in(suite: Suite, data: Path | None) -> list[str]:
-    """Names of the suite's tasks whose training split exists; on the hub, of all its tasks.
+    """Names of the suite's tasks whose training split exists, or whose folder is on the hub.
 
     Of kind minimal-pairs, which has none, those with a split that is scored.
 
@@ -34,7 +34,8 @@ def tasks_in(suite: Suite, data: Path | None) -> list[str]:
         InputError: there is none, or `data` is not a folder.
     """
     if data is None:
-        return list(suite.tasks)
+        there = [name for name, task in suite.tasks.items() if suite.on_hub(task.folders)]
+        return there or list(suite.tasks)
     opened = open_data(suite, data)
     names = [n for n, task in suite.tasks.items() if any(_found(opened, task))]
     if not names:

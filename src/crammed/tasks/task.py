@@ -7,7 +7,7 @@ format. Wherever a list of words is expected, a single word stands for a list of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from string import Formatter
@@ -333,7 +333,13 @@ class Suite(Section):
             if file not in files:
                 raise ValueError(f"between: {no_such('test file', file, files)}")
         if isinstance(self.hub, dict):
+            splits = [
+                split
+                for task in self.tasks.values()
+                for split in (*task.scored.values(), *task.test.values())
+            ]
             folders = [folder for task in self.tasks.values() for folder in task.folders]
+            folders += [split.folder for split in splits if split.folder is not None]
             for folder in self.hub:
                 if folder not in folders:
                     raise ValueError(f"hub: {no_such('folder', folder, folders)}")
@@ -341,11 +347,11 @@ class Suite(Section):
                 raise ValueError("converted: write it below each folder of hub")
         return self
 
-    def on_hub(self, folder: str) -> OnHub | None:
-        """Where a folder of tasks is on the hub; None if it is not there."""
+    def on_hub(self, folders: Sequence[str]) -> OnHub | None:
+        """Where the first of a task's folders that the hub has is there; None if none is."""
         if isinstance(self.hub, str):
-            return OnHub(repository=self.hub, config=folder, converted=self.converted)
-        return (self.hub or {}).get(folder)
+            return OnHub(repository=self.hub, config=folders[0], converted=self.converted)
+        return next((self.hub[each] for each in folders if each in (self.hub or {})), None)
 
     def select(self, names: Iterable[str]) -> list[Task]:
         """The tasks with these names.

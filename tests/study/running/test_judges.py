@@ -17,7 +17,7 @@ from crammed.evaluation.folder import default_folder
 from crammed.files.writing import read_json, write_json
 from crammed.study.result import read_result
 from crammed.study.running import runner
-from crammed.study.running.judges import Judge, judges_of, scores_of, unscored
+from crammed.study.running.judges import Judge, judges_of, scores_of, unscored, with_scores
 from crammed.study.running.places import Ended
 from crammed.study.running.runner import run_study
 from crammed.study.spec.arms import load_study
@@ -330,3 +330,29 @@ def test_what_is_judged_is_kept_when_the_study_is_killed(
     place.asked.clear()
     judged(*asked)
     assert place.asked.count("blimp") == 1  # of the other arm, which had not begun
+
+
+def test_a_score_is_of_the_task_that_gives_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        """tasks:
+  nli: {text: text, metric: accuracy, scored: {easy: validation, hard: test}}
+  topic: {text: text, metric: accuracy}
+  topic-hard: {text: text, metric: accuracy}
+"""
+    )
+    judge = Judge(str(tmp_path / "mine.yaml"), tmp_path, ("nli", "topic", "topic-hard"))
+    assert judge.lacks({"mine.easy": 1.0, "mine.hard": 1.0, "mine.topic-hard": 1.0}) == [
+        "mine.topic"
+    ]
+    tasks: dict[str, Any] = {name: {"median": 60.0} for name in ("easy", "hard", "topic-hard")}
+    tasks["topic"] = {"failed": "no rows"}
+    scores = {"suites": {"mine": {"tasks": tasks}}}
+    write_json(judge.folder(tmp_path) / "scores.json", scores)
+    given = scores_of(tmp_path, judge)
+    assert [*given] == ["mine.easy", "mine.hard", "mine.topic-hard"]
+    assert unscored(tmp_path, judge, given, "it crashed") == {"mine.topic": "no rows"}
+    assert "mine" not in with_scores({}, given, judge)
+    tasks["easy"] = tasks["hard"] = {"failed": "no text"}
+    write_json(judge.folder(tmp_path) / "scores.json", scores)
+    given = scores_of(tmp_path, judge)
+    assert unscored(tmp_path, judge, given, "it crashed")["mine.nli"] == "no text"

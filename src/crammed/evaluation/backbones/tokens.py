@@ -36,9 +36,6 @@ class Tokenized:
     words: NDArray[np.int32] | None
     cut: int
 
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
 
 class _Sequence(NamedTuple):
     ids: Sequence[int]

@@ -85,11 +85,13 @@ class FinetuneSetup:
     """What all jobs share: the pretrained model, the protocol, the device and its numerics.
 
     Attributes:
+        sha256: of the model.
         threads: CPU threads of each job, on which rounding depends; None follows from the number of
             jobs and cores.
     """
 
     backbone: BackboneSpec
+    sha256: str
     protocol: Protocol
     numerics: Numerics
     threads: int | None = None
@@ -265,7 +267,7 @@ def _together(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[Jo
     """
     task, protocol, numerics = group[0].task, setup.protocol, setup.numerics
     try:
-        backbone = _loaded(setup.backbone)
+        backbone = _loaded(setup.backbone, setup.sha256)
         if protocol.probe is not None:
             yield from _probed(group, backbone, protocol.probe, numerics)
             return
@@ -354,7 +356,8 @@ def _encoded(split: TokenizedSplit, pad: int, device: torch.device) -> EncodedSp
 
 
 @lru_cache(maxsize=1)
-def _loaded(spec: BackboneSpec) -> Backbone:
+def _loaded(spec: BackboneSpec, sha256: str) -> Backbone:
+    """The model with this hash, which another may follow in the same folder."""
     return spec.load()
 
 

@@ -13,6 +13,7 @@ import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -54,7 +55,7 @@ class Judge:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the scores that it gives."""
+        """The names of the tasks that it scores, each of which may give several scores."""
         of_tasks = tuple(self.score(task) for task in self.tasks)
         return of_tasks or (self.name,)
 
@@ -83,7 +84,17 @@ class Judge:
 
     def lacks(self, scores: Mapping[str, float]) -> list[str]:
         """The names of its scores that are missing from these."""
-        return [name for name in self.names if not any(_is_of(each, name) for each in scores)]
+        return [name for name in self.names if not any(self.is_of(each, name) for each in scores)]
+
+    @cached_property
+    def _tasks_of(self) -> dict[str, str]:
+        """Score -> the task that gives it, as ``mnli-mm`` is given by ``mnli``; both by name."""
+        tasks = () if self.suite == BLIMP else load_suite(self.suite).tasks.values()
+        return {self.score(each): self.score(task.name) for task in tasks for each in task.numbers}
+
+    def is_of(self, score: str, name: str) -> bool:
+        """Whether a score is one of those that a task gives."""
+        return self._tasks_of.get(score, score) == name
 
     def words(self, run: Path, device: str) -> list[str]:
         """What to type after ``python`` to have a run judged.
@@ -214,7 +225,7 @@ def scores_of(run: Path, judge: Judge) -> dict[str, float]:
         return {BLIMP: given[BLIMP]} if BLIMP in given else {}
     found: dict[str, float] = {}
     for name, entry in given.get("tasks", {}).items():
-        if any(_is_of(score := judge.score(name), each) for each in judge.names):
+        if any(judge.is_of(score := judge.score(name), each) for each in judge.names):
             found |= _both(score, entry)
     return found
 
@@ -266,7 +277,7 @@ def _means(scores: Mapping[str, float], judge: Judge) -> dict[str, float]:
             name.removeprefix(kind).partition("@")[0].removeprefix(f"{judge.label}."): value
             for name, value in scores.items()
             if name.startswith(kind)
-            and any(_is_of(name.removeprefix(kind), n) for n in judge.names)
+            and any(judge.is_of(name.removeprefix(kind), each) for each in judge.names)
         }
         means = [of for _, of, _ in means_over(suite, own)[:1]] if suite.means else [tuple(own)]
         for of in (each for each in means if len(each) > 1):
@@ -285,12 +296,6 @@ def _given(run: Path, judge: Judge) -> dict[str, Any]:
     return {**given, "tasks": tasks}
 
 
-def _is_of(score: str, name: str) -> bool:
-    """Whether a score is one of a task's, which may be several: ``mnli`` and ``mnli-mm``."""
-    (score, _, given), (task, _, wanted) = score.partition("@"), name.partition("@")
-    return given == wanted and (score == task or score.startswith(f"{task}-"))
-
-
 def _both(name: str, entry: Mapping[str, Any]) -> dict[str, float]:
     """A task's score, and that of the untrained twin."""
     found = {name: entry, f"{_UNTRAINED}{name}": entry.get("untrained") or {}}
@@ -304,8 +309,9 @@ def unscored(run: Path, judge: Judge, scores: Mapping[str, float], fault: str) -
         fault: why the judge failed, for tasks that do not say.
     """
     tasks = _given(run, judge).get("tasks", {})
+    failed = {judge.score(name): each["failed"] for name, each in tasks.items() if "failed" in each}
     return {
-        name: tasks.get(name.partition("@")[0].partition(".")[2], {}).get("failed") or fault
+        name: next((why for score, why in failed.items() if judge.is_of(score, name)), fault)
         for name in judge.lacks(scores)
     }
 
