@@ -181,6 +181,7 @@ def test_studies_are_listed_and_unknown_ones_refused() -> None:
         (("crammed", "compute.device=cuda"), "this machine has none"),
         (("--budget", "1h", "budget.limit=5h"), "budget.limit is set twice, by --budget and by"),
         (("data={sources: [a]}",), "data.sources is set twice, by --data"),
+        (("--budget", "1h", "budget=2h"), "budget.limit is set twice, by --budget and by"),
         (("--fit", "follows_budget=[batch.rows]"), "follows_budget is set twice, by --fit"),
         (("--data", ""), "--data is empty: name a file or folder"),
         (("batch.rows=1", "--budget", "9tok"), "ends before one update of 1 row is done"),

@@ -9,6 +9,7 @@ import pytest
 from crammed.cli import corpora
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
+from crammed.interface.corpora import _refuse_settings_of_its_own
 from support.text import documents, write_jsonl
 
 
@@ -46,3 +47,8 @@ def test_what_the_corpus_has_decided_is_refused(
         )
     assert str(caught.value).startswith(said)
     assert not (tmp_path / "larger").exists()
+
+
+@pytest.mark.parametrize("step", ["function=f.py:keep", "entities=en", "downstream=[]"])
+def test_steps_whose_code_or_data_the_corpus_lacks_may_be_named(step: str) -> None:
+    _refuse_settings_of_its_own([f"data.clean.{step}"], heldout=False, fit=False)

@@ -13,7 +13,7 @@ import pytest
 
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
-from crammed.files.folders import new_folder
+from crammed.files.folders import expanded, new_folder
 from crammed.files.locks import FolderLock
 from crammed.files.writing import (
     read_json,
@@ -152,3 +152,12 @@ def test_an_array_is_read_as_it_was_however_it_lies_in_memory(tmp_path: Path) ->
         assert np.load(tmp_path / "x.npy").tolist() == array.tolist()
         write_array(tmp_path / "x.bin", array)
         assert (tmp_path / "x.bin").read_bytes() == array.tobytes()
+
+
+def test_a_tilde_that_names_no_user_is_part_of_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert expanded("~/texts") == tmp_path / "texts"
+    for name in ("~$report.txt", "~no-such-user/x", "plain"):
+        assert expanded(name) == Path(name)

@@ -172,6 +172,14 @@ def test_a_record_without_the_key_is_dropped_before_its_text_matters(tmp_path: P
     assert read(file, where={"lang": ["en"]}) == ["x"]
 
 
+def test_values_are_named_as_json_or_python_has_them(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    rows = [{"text": "a", "ok": True}, {"text": "b", "ok": False}, {"text": "c", "ok": None}]
+    file.write_bytes(json_lines([*rows, {"text": "d", "ok": 1}, {"text": "e", "ok": [True]}]))
+    for name, found in (("true", "a"), ("False", "b"), ("null", "c"), ("1", "d")):
+        assert read(file, where={"ok": [name]}) == [found]
+
+
 def test_another_field_of_the_lines(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text('{"body": "hello"}\n\n')

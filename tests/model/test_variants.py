@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from crammed.config import ModelConfig
 from crammed.model import count
-from crammed.model.attention import WEIGHING
+from crammed.model.attention import WEIGHING, look_at_neighbours
 from crammed.model.blocks import ACTIVATIONS, NORMS, Block, Embedding, Linear, Norm
 from crammed.model.classifiers import SequenceClassifier, TokenClassifier
 from crammed.model.count import block_matrix_parameters, parameters, train_flops_per_token
@@ -215,8 +215,9 @@ def seen(config: ModelConfig) -> list[Any]:
     for kind in KINDS:
         model = kind(config)
         draw = torch.Generator().manual_seed(0)
-        start = config.attention_start
-        initialise(model, 0.3, draw, zero_outputs=config.zero_outputs, attention=start)
+        initialise(model, 0.3, draw, zero_outputs=config.zero_outputs)
+        if (start := config.attention_start) != "random":
+            look_at_neighbours(model, first_only=start == "neighbours-first")
         start_matrices(model, config)
         found += [(name, p.tolist()) for name, p in model.named_parameters()]
         with torch.no_grad():

@@ -14,11 +14,14 @@ import pytest
 
 from crammed.doctor import TINY
 from crammed.errors import InputError
+from crammed.files.hashes import sha256
+from crammed.files.locks import FolderLock
 from crammed.interface import training
 from crammed.runs.logs import read_metrics
 from crammed.terminal.progress import Progress
 from crammed.tracking import following
 from crammed.tracking.following import check_tracker, tracked
+from crammed.tracking.forward import Tail, forward
 from support.text import documents, write_jsonl, write_rows
 from support.training import events
 
@@ -52,6 +55,7 @@ def run(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
     shutil.copy(CONFIG, folder)
+    (folder / "env.json").write_text('{"started": "today"}')
     write_rows(folder / "metrics.jsonl", [{"update": 0, "loss": 9.0}])
     return folder
 
@@ -105,12 +109,46 @@ def test_services_with_their_own_runs(
     told = fake(tmp_path, library, monkeypatch)
     follow(library, run)
     (first, options), *logged, last = [json.loads(line) for line in told.read_text().splitlines()]
-    assert (first, options["name"], options["project"]) == ("init", "run", "crammed")
+    assert (first, options["project"]) == ("init", "crammed")
+    own = sha256(run / "env.json")
+    wanted = {"name": "run", "id": own[:16]} if library == "wandb" else {"name": f"run-{own[:6]}"}
+    assert wanted.items() <= options.items()
     assert options["config"]["recipe"] == json.loads(CONFIG.read_text())["recipe"]
     assert "/" not in str([each["path"] for each in options["config"]["data"]["sources"]])
     assert logged[0] == ["log", 1, {"loss": 4.0, "u": 0.25}]
+    assert [step for _, step, _ in logged] == [1, 2, 2]
     assert logged[-1] == ["log", 2, {"heldout/loss@0.15": 3.5}]
     assert last == ["finish"]
+
+
+def test_a_service_gets_no_step_back(run: Path) -> None:
+    """W&B ignores it; what a slow service gets at once is in two files."""
+    write_rows(run / "metrics.jsonl", [{"update": n, "loss": 1.0} for n in range(1, 11)])
+    write_rows(run / "events.jsonl", [{**HELDOUT, "update": 5}])
+    steps: list[int] = []
+
+    class Slow:
+        def log(self, update: int, values: object) -> None:
+            steps.append(update)
+
+        def finish(self) -> None:
+            steps.append(0)
+
+    with open(os.devnull) as nothing, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdin", nothing)
+        forward(Slow(), [Tail(run / "metrics.jsonl", 0), Tail(run / "events.jsonl", 0)])
+    assert steps == [1, 2, 3, 4, 5, 5, *range(6, 11), 0]
+
+
+def test_a_run_with_the_links_of_wandb_is_opened_again(tmp_path: Path) -> None:
+    (tmp_path / "run/wandb/offline").mkdir(parents=True)
+    (tmp_path / "run/wandb/latest-run").symlink_to("offline")
+    with FolderLock(tmp_path / "run"):
+        pass
+    (tmp_path / "run/export").mkdir()
+    (tmp_path / "run/export/wandb").symlink_to(tmp_path)
+    with pytest.raises(InputError, match="wandb is a link"):
+        FolderLock(tmp_path / "run")
 
 
 def test_a_service_that_fails_is_said_once(

@@ -1,4 +1,4 @@
-"""The verbs that show what there is: recipes, runs, doctor."""
+"""The verbs that show what there is: recipes, runs, doctor, watch."""
 
 from __future__ import annotations
 

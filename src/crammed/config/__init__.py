@@ -8,7 +8,7 @@ on the device by the rules of `crammed.rules.sizing` are resolved before hashing
 Nothing here imports torch, so that data-preparation processes start fast.
 """
 
-from crammed.config.base import Beta, Names, PositiveFloat, PositiveInt, Section
+from crammed.config.base import Names, PositiveFloat, PositiveInt, Section
 from crammed.config.corpus import (
     CleanConfig,
     DataConfig,
@@ -27,7 +27,6 @@ from crammed.config.optim import OptimConfig
 from crammed.config.run_config import RunConfig
 from crammed.config.training import (
     BatchConfig,
-    BudgetConfig,
     ComputeConfig,
     EarlyStop,
     GradInitConfig,
@@ -39,8 +38,6 @@ from crammed.config.training import (
 
 __all__ = [
     "BatchConfig",
-    "Beta",
-    "BudgetConfig",
     "CleanConfig",
     "ComputeConfig",
     "DataConfig",

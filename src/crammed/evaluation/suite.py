@@ -10,8 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from crammed.config import Protocol
 from crammed.errors import InputError, TaskFailed
 from crammed.evaluation.backbones.base import Backbone
@@ -37,7 +35,7 @@ from crammed.files.scratch import scratch_folder
 from crammed.quantity import counted
 from crammed.tasks.folds import parts_of
 from crammed.tasks.read import read_task
-from crammed.tasks.rows import Rows, TaskData
+from crammed.tasks.rows import TaskData
 from crammed.tasks.task import OF_ONE, Suite, Task
 from crammed.terminal.progress import Progress
 
@@ -248,7 +246,7 @@ class SuiteEvaluator:
             scored=scored,
             tested=tested,
             tokens=self.protocol.epochs * train.tokens,
-            majority_class=majority_class(data.train) if task.kind == "tokens" else 0,
+            majority_class=data.train.majority_class() if task.kind == "tokens" else 0,
             apart=apart,
         )
         # What was fine-tuned can be scored by another positive class. The hash of the data has the
@@ -359,12 +357,6 @@ class SuiteEvaluator:
 
 def _waiting(prepared: Sequence[_PreparedTask]) -> list[FinetuneJob]:
     return [job for each in prepared for job in unfinished(each.jobs, each.folds)]
-
-
-def majority_class(rows: Rows) -> int:
-    """The most frequent label of words, by number."""
-    labels = rows.labels[rows.labels >= 0].astype(np.int64)
-    return int(np.bincount(labels).argmax())
 
 
 def first_score(task: Task, scores: Mapping[str, Any]) -> Mapping[str, Any]:

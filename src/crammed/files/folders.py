@@ -17,6 +17,11 @@ from crammed.files.faults import disk_faults
 from crammed.files.regular import read_text
 
 
+def expanded(name: str | Path) -> Path:
+    """The path with the home folder in place of ``~``; ``~name`` stays if there is no such user."""
+    return Path(os.path.expanduser(name))
+
+
 def make_folder(path: Path) -> None:
     """Make a folder and those above it, such that they survive a power cut."""
     if path.is_dir():

@@ -98,6 +98,9 @@ def refuse_link(path: Path) -> Path:
 def refuse_links(folder: Path) -> None:
     """Check that a folder, if it exists, holds ordinary files and folders alone, at any depth.
 
+    Folders named ``wandb`` are left out: Weights & Biases keeps links in that of a run, and nothing
+    else reads or writes there.
+
     Raises:
         InputError: there is a link, a pipe or a device.
     """
@@ -116,8 +119,11 @@ def _entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
     except OSError:  # it is not there, or has just been removed by the process that uses it
         return
     for entry in entries:
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if is_folder and entry.name == "wandb":
+            continue
         yield entry
-        if entry.is_dir(follow_symlinks=False):
+        if is_folder:
             yield from _entries(entry.path)
 
 

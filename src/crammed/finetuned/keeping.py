@@ -19,7 +19,6 @@ from crammed.evaluation.finetuning.arrays import load_arrays
 from crammed.evaluation.folder import default_folder, read_outputs
 from crammed.evaluation.protocol import protocol_for
 from crammed.evaluation.scores.judged import Judged
-from crammed.evaluation.suite import majority_class
 from crammed.export.huggingface import importable
 from crammed.extras import import_extra
 from crammed.files.folders import check_vacant, new_folder
@@ -115,7 +114,7 @@ def _description(
         task=task,
         labels=labels_of(task, data),
         max_length=result["max_length"],
-        majority=majority_class(data.train) if task.kind == "tokens" else 0,
+        majority=data.train.majority_class() if task.kind == "tokens" else 0,
         apart=apart,
         encoder=Path(model).resolve().name if has_trained_model(Path(model)) else result["model"],
         seed=result["seed"],

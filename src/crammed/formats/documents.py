@@ -7,6 +7,7 @@ file and, if possible, the line or row.
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -70,7 +71,7 @@ class ReadOptions:
     text_field: str = "text"
     """The field of a record that holds its text; dots lead to nested fields."""
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Fields and their allowed values, as text; records without one of these are dropped."""
+    """Fields and their allowed values, as text such as ``true``; other records are dropped."""
 
     @property
     def fields(self) -> list[str]:
@@ -89,9 +90,13 @@ class ReadOptions:
         """
         for key, allowed in self.where.items():
             try:
-                if str(look_up(record, key)) not in allowed:
-                    return None
+                value = look_up(record, key)
             except KeyError:
+                return None
+            written = [str(value)]
+            if value is None or isinstance(value, bool):
+                written.append(json.dumps(value))
+            if not any(each in allowed for each in written):
                 return None
         try:
             text = look_up(record, self.text_field)

@@ -19,6 +19,7 @@ from crammed.config.kinds import flat
 from crammed.config.yamlfile import validated
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
+from crammed.files.folders import expanded
 from crammed.files.scratch import remove_left_overs
 from crammed.formats.documents import format_of
 from crammed.rules.choosing import Asked
@@ -168,7 +169,7 @@ def refuse_twice(overrides: list[str], option: str, key: str, given: bool) -> No
     """
     at: Any = parse_overrides(overrides)
     for part in key.split("."):
-        at = at.get(part) if isinstance(at, dict) else None
+        at = at.get(part) if isinstance(at, dict) else at  # a section's one value sets it as well
     if given and at is not None:
         raise InputError(f"{key} is set twice, by {option} and by an override: give one of them")
 
@@ -233,7 +234,7 @@ def absolute_source(name: str, option: str = "--data") -> str:
             raise InputError(f"{name} is a page about a data set: type {option} hub:{of_hub[1]}")
         return name
     on_disk = SourceConfig(path=name).is_on_disk
-    return str(Path(name).expanduser().absolute()) if on_disk else name
+    return str(expanded(name).absolute()) if on_disk else name
 
 
 _WORKING = RLock()

@@ -11,7 +11,7 @@ from crammed.config import TokenizerConfig
 from crammed.config.arguments import File, checked
 from crammed.data.corpus import Corpus
 from crammed.data.preparing import driver
-from crammed.data.preparing.extension import OF_NEW_TEXT
+from crammed.data.preparing.extension import NAMED_AGAIN, OF_NEW_TEXT
 from crammed.data.preparing.extension import extend as extend_corpus
 from crammed.data.tokenization.named import given_vocabulary
 from crammed.errors import InputError
@@ -85,7 +85,7 @@ def _refuse_settings_of_its_own(words: list[str], heldout: bool, fit: bool) -> N
     Raises:
         InputError: an override or an option sets it.
     """
-    theirs_too = "|".join((*OF_NEW_TEXT, r"clean\.(function|downstream)"))
+    theirs_too = "|".join((*OF_NEW_TEXT, rf"clean\.({'|'.join(NAMED_AGAIN)})"))
     decided = rf"(data\.(?!({theirs_too})\b)|tokenizer[.=])"
     theirs = [word for word in words if re.match(decided, word)]
     theirs += ["--heldout"] * heldout + ["--fit"] * fit

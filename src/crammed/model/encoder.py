@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention import look_at_neighbours
 from .blocks import ACTIVATIONS, Block, Config, Embedding, Linear, Product, norm_of
 from .funnel import with_funnel
 from .layer import Layer, picked
@@ -250,7 +249,6 @@ def initialise(
     generator: torch.Generator | None = None,
     *,
     zero_outputs: bool = False,
-    attention: str = "random",
 ) -> None:
     """Initialise all parameters in place, by each module's `start`.
 
@@ -259,7 +257,6 @@ def initialise(
     Args:
         std: standard deviation of matrices and embeddings.
         zero_outputs: set the last product of each block to zero.
-        attention: `attention_start` of the configuration, which sets biases and draws nothing.
 
     Raises:
         TypeError: no `start` sets one of the parameters.
@@ -276,5 +273,3 @@ def initialise(
         for module in model.modules():
             if isinstance(module, Block) and module.products:
                 nn.init.zeros_(module.get_submodule([*module.products][-1]).get_parameter("weight"))
-    if attention != "random":
-        look_at_neighbours(model, first_only=attention == "neighbours-first")

@@ -13,7 +13,7 @@ export/         the same as a Hugging Face folder
 evaluation/     scores, and the predictions behind them (crammed.evaluation.folder)
 summary.json    the result; the last file that training writes
 report.html
-tensorboard/, tracker.log    what crammed.tracking makes, if asked for
+tensorboard/, wandb/, tracker.log    what crammed.tracking makes, if asked for
 """
 
 from __future__ import annotations

@@ -40,6 +40,10 @@ class Rows:
     def __len__(self) -> int:
         return len(self.texts) // self.choices
 
+    def majority_class(self) -> int:
+        """The most frequent label of words, by number."""
+        return int(np.bincount(self.labels[self.labels >= 0].astype(np.int64)).argmax())
+
     def known_from(self, train: Rows) -> int:
         """How many rows have the texts of a training row."""
         known = {*train._by_row()}

@@ -11,6 +11,7 @@ import os
 import select
 import sys
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,11 @@ def forward(service: Service, tails: list[Tail]) -> None:
     ended = False
     while not ended:
         ended = bool(select.select([sys.stdin], [], [], SECONDS_BETWEEN_LOOKS)[0])
-        for tail in tails:
-            for record in tail.records():
-                update, values = record.get("update"), numbers(record)
-                if isinstance(update, int) and values:
-                    service.log(update, values)
+        new = [each for tail in tails for each in tail.records()]
+        placed = [each for each in new if isinstance(each.get("update"), int)]
+        for record in sorted(placed, key=itemgetter("update")):  # W&B ignores a step back
+            if values := numbers(record):
+                service.log(record["update"], values)
     service.finish()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from crammed.extras import import_extra
+from crammed.files.hashes import sha256
 from crammed.runs.directory import read_config
 
 
@@ -53,17 +53,16 @@ class _Online:
 
     def __init__(self, run: Path) -> None:
         self._library = import_extra(self.library, *_ASKED[self.library])
-        name = run.resolve().name
         self._library.init(
             project=os.environ.get(f"{self.library.upper()}_PROJECT", "crammed"),
-            name=name,
             config=read_config(run).without_folders(),
             resume="allow",
-            **self._identity(run),
+            **self._identity(run.resolve().name, sha256(run / "env.json")[:16], run),
         )
 
-    def _identity(self, run: Path) -> dict[str, Any]:
-        return {}
+    def _identity(self, name: str, own: str, run: Path) -> dict[str, Any]:
+        """What the service knows a run by; `own` is unique to it, wherever its folder is."""
+        raise NotImplementedError
 
     def log(self, update: int, values: Mapping[str, float]) -> None:
         self._library.log(dict(values), step=update)
@@ -77,15 +76,17 @@ class WandB(_Online):
 
     library = "wandb"
 
-    def _identity(self, run: Path) -> dict[str, Any]:
-        path = hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:16]
-        return {"id": path, "dir": str(run)}
+    def _identity(self, name: str, own: str, run: Path) -> dict[str, Any]:
+        return {"name": name, "id": own, "dir": str(run)}
 
 
 class Trackio(_Online):
     """A run of trackio, which keeps everything on this machine unless told otherwise."""
 
     library = "trackio"
+
+    def _identity(self, name: str, own: str, run: Path) -> dict[str, Any]:
+        return {"name": f"{name}-{own[:6]}"}  # by which it finds a run to go on with
 
 
 _ASKED = {name: (name, f"compute.track={name}") for name in ("tensorboard", "wandb", "trackio")}

@@ -467,6 +467,12 @@ def test_the_demonstration_tasks_share_no_row_between_their_splits(
     assert not {*rows("train")} & {*rows("validation")}
 
 
+def test_a_file_too_deep_to_parse_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "table.py"
+    file.write_text(f'"""{"A table. " * 60}"""\nx = {"+".join("1" * 20_000)}\n')
+    assert python_docs._docstrings_of(file) == []
+
+
 def test_python_docs_share_no_file_with_the_tasks(few_docs: list[python_docs.Docstring]) -> None:
     tasks = list(python_docs.docstrings("tasks", 200_000, 50_000))
     shared = {d.text for d in few_docs} & {d.text for d in tasks}

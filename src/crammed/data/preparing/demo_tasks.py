@@ -1,6 +1,6 @@
 """Makes the data of the built-in suite ``docs`` from this machine's Python documentation.
 
-It uses the docstrings that the source `python-docs` leaves out (`sources.python_docs`).
+It uses the docstrings that the source `python-docs` leaves out (`read.python_docs`).
 """
 
 from __future__ import annotations

@@ -41,6 +41,8 @@ from crammed.terminal.progress import Progress
 
 OF_NEW_TEXT = ("sources", "format", "text_field", "documents", "unreadable")
 """Settings of `DataConfig` that say how further text is read; all others are the corpus's own."""
+NAMED_AGAIN = ("function", "entities", "downstream")
+"""Steps of `CleanConfig` of which a corpus holds no more than a hash."""
 _ADDED = ("documents", "characters", "tokens", "rows", "tokens_left_out")
 """What the manifest of a joined corpus adds up."""
 

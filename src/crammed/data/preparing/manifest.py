@@ -62,7 +62,7 @@ class StageResults:
 def write_manifest(
     corpus: Path, data: DataConfig, tokenizer_config: TokenizerConfig, results: StageResults
 ) -> None:
-    """Write dropped.jsonl.gz and then manifest.json, the last of all files.
+    """Write dropped.jsonl.gz, parts.jsonl.gz and then manifest.json, the last of all files.
 
     Raises:
         InputError: the held-out text is shorter than a row.

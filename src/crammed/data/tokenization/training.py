@@ -237,12 +237,14 @@ def _thinned(words: Mapping[str, int], most: int) -> dict[str, int]:
 def _repeated(words: Mapping[str, int]) -> Iterator[str]:
     """Each word as often as it occurs: the library's trainers take text, not counts."""
     text: list[str] = []
+    characters = 0
     for word, count in words.items():
         for start in range(0, count, _WORDS_A_TEXT):
             text.append(f"{word} " * min(_WORDS_A_TEXT, count - start))
-            if sum(map(len, text)) > _WORDS_A_TEXT * _CHARACTERS_A_WORD:
+            characters += len(text[-1])
+            if characters > _WORDS_A_TEXT * _CHARACTERS_A_WORD:
                 yield "".join(text)
-                text = []
+                text, characters = [], 0
     yield "".join(text)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from crammed.errors import InputError
 from crammed.evaluation.protocol import load_protocol
 from crammed.evaluation.scores.score import means_over
+from crammed.files.folders import expanded
 from crammed.files.hashes import json_hash, sha256
 from crammed.files.writing import read_json
 from crammed.hints import did_you_mean
@@ -174,7 +175,7 @@ def judges_of(
 def _suite_and_task(kind: str) -> tuple[str, str]:
     """``glue.cola`` -> (``glue``, ``cola``); all tasks of a suite are an empty name."""
     if own := _OWN.fullmatch(kind):
-        suite, task = str(Path(own[1]).expanduser().absolute()), own[2] or ""
+        suite, task = str(expanded(own[1]).absolute()), own[2] or ""
         if "." in Path(suite).stem:  # a dot ends the name of the suite in the names of scores
             raise InputError(
                 f"{suite}: a judge's file may have no other dot in its name: rename it"
@@ -213,7 +214,7 @@ def _protocol(name: str) -> str:
     if not Path(name).suffix:
         load_protocol(name)
         return name
-    file = str(Path(name).expanduser().absolute())
+    file = str(expanded(name).absolute())
     load_protocol(file)
     return file
 

@@ -34,6 +34,7 @@ from crammed.config.kinds import overlaid
 from crammed.config.yamlfile import names_in, read_section
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
+from crammed.files.folders import expanded
 from crammed.files.hashes import json_hash
 from crammed.rules.choosing import Asked, values_of
 from crammed.rules.recipe import ask, parse_overrides
@@ -137,7 +138,7 @@ def _located(study: Study, folder: Path) -> Study:
     """The study with the paths in its file, which are relative to this folder, made usable here."""
 
     def here(path: str) -> str:
-        return str(folder / Path(path).expanduser())
+        return str(folder / expanded(path))
 
     data = {
         name: here(path)

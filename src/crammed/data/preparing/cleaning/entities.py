@@ -24,6 +24,7 @@ from typing import Any
 
 from crammed.errors import InputError
 from crammed.extras import import_extra
+from crammed.files.folders import expanded
 from crammed.files.hashes import sha256
 
 KEY = "data.clean.entities"
@@ -147,7 +148,7 @@ def _place(name: str) -> tuple[str, Path]:
     util = entity_library().util
     if util.is_package(name):
         return name, util.get_package_path(name)
-    folder = Path(name).expanduser().absolute()
+    folder = expanded(name).absolute()
     if not (folder / "config.cfg").is_file():
         download = f"python -m spacy download {name}" if name.isidentifier() else "its folder"
         raise InputError(

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from crammed.errors import InputError
+from crammed.files.folders import expanded
 
 KEY = "data.clean.function"
 
@@ -28,7 +29,7 @@ def located(named: str) -> str:
     """
     path, name, expected = _parts(named)
     expected = expected or hashlib.sha256(_source(path)).hexdigest()
-    return f"{path.expanduser().absolute()}:{name}@{expected}"
+    return f"{expanded(path).absolute()}:{name}@{expected}"
 
 
 def without_folder(named: str) -> str:
@@ -96,7 +97,7 @@ def _parts(named: str) -> tuple[Path, str, str]:
 
 def _source(path: Path) -> bytes:
     try:
-        return path.expanduser().read_bytes()
+        return expanded(path).read_bytes()
     except OSError as error:
         raise InputError(f"{KEY}: cannot read {path} ({error.strerror})") from error
 

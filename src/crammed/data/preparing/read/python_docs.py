@@ -129,7 +129,7 @@ def _docstrings_of(path: Path) -> list[str]:
         with warnings.catch_warnings(), _no_garbage():
             warnings.simplefilter("ignore")  # invalid escapes in other people's code
             tree = ast.parse(source)
-    except (OSError, UnicodeDecodeError, SyntaxError, ValueError):
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # too deep to parse
         return []
     texts = []
     for node in documented_nodes(tree):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from crammed.config import FileFormat
 from crammed.errors import InputError
-from crammed.files.folders import inside
+from crammed.files.folders import expanded, inside
 from crammed.files.regular import read_text
 from crammed.formats.documents import (
     READERS,
@@ -111,7 +111,7 @@ def find_files(name: str, wanted: Wanted = Wanted()) -> Found:
     Raises:
         InputError: there are none, one has a name that is not UTF-8, or a folder cannot be read.
     """
-    path = Path(name).expanduser()
+    path = expanded(name)
     shown = printable(name)
     found = Found()
     try:

@@ -26,6 +26,7 @@ from crammed.data.preparing.read.search import Found, Wanted, find_files
 from crammed.data.preparing.read.task_texts import TrainingTexts, open_training_texts
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
+from crammed.files.folders import expanded
 from crammed.files.scratch import scratch_folder
 from crammed.formats import hub
 from crammed.formats.documents import ReadOptions
@@ -233,7 +234,7 @@ def _with_documents(
 
 def _root(source: str) -> Path:
     """The path of a source up to the first part with a wildcard."""
-    root = Path(source).expanduser()
+    root = expanded(source)
     while glob.has_magic(str(root)):
         root = root.parent
     return root
