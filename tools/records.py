@@ -113,7 +113,9 @@ def add(
 def _scores_of(run: Path) -> dict[str, Any] | None:
     """The scores of a run by its own protocol, and suites that only another protocol has."""
     found = [read_json(file) or {} for file in sorted(run.glob("evaluation*/scores.json"))]
-    suites = {name: suite for scores in reversed(found) for name, suite in scores["suites"].items()}
+    suites: dict[str, Any] = {}
+    for scores in found:
+        suites |= {name: suite for name, suite in scores["suites"].items() if name not in suites}
     return {**found[0], "suites": suites} if found else None
 
 

@@ -197,7 +197,8 @@ def test_the_table_has_a_column_for_each_and_gaps_where_there_is_no_score() -> N
     lines = dict(score_lines(result))
     assert lines["next passage among 9, recall@1"] == "10.0 -> 10.0; BM25 11.0"
     assert lines["rated pairs, Spearman"] == "30.0 -> 30.0"
-    about = {"model": "m", "updates": 1, "batch": 2, "length": 3}
+    about = {"model": "m", "partners": "denoise", "updates": 1, "batch": 2, "length": 3}
     shown = card({**result, **about, "beside": {**scores, "name": "other"}}, trust=False)
+    assert "updates of 2 texts" in " ".join(shown.split())
     assert "| in percent but for cosines | untuned | tuned | BM25 | other |" in shown
     assert "| cosines of unrelated | 0.10 to 0.30 | 0.10 to 0.30 | - | 0.10 to 0.30 |" in shown

@@ -176,8 +176,8 @@ def test_the_command_takes_a_model_with_code(
 
 def test_too_little_text_to_score_on_is_said() -> None:
     none = {"retrieval": None, "unrelated": None, "spearman": None}
-    about = {"model": "m", "updates": 1, "batch": 2, "length": 8, "bm25": None, "beside": None}
-    result = {"before": none, "after": none, **about}
+    about = {"model": "m", "partners": "dropout", "updates": 1, "batch": 2, "length": 8}
+    result = {"before": none, "after": none, "bm25": None, "beside": None, **about}
     assert score_lines(result) == [("note", TOO_FEW)]
     assert card(result, trust=False).endswith("\n\nIt was not scored.\n")
 
