@@ -24,6 +24,7 @@ USUAL = {
     "start": "random",
     "schedule": "linear",
     "masks": 0.25,
+    "beta2": 0.98,
 }
 """Settings of the peer that a sweep shows where they vary, and what they are if it names none."""
 JUDGES = ("heldout", "blimp", "glue")
