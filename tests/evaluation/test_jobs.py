@@ -174,6 +174,6 @@ def test_another_model_in_the_same_folder_is_loaded(monkeypatch: pytest.MonkeyPa
     read = iter(("first", "second"))
     monkeypatch.setattr(BackboneSpec, "load", lambda _: next(read))
     spec = BackboneSpec("runs/one")
-    found = [module._loaded(spec, sha256) for sha256 in ("a", "a", "b")]
+    found: list[Any] = [module._loaded(spec, sha256) for sha256 in ("a", "a", "b")]
     module._loaded.cache_clear()
     assert found == ["first", "first", "second"]

@@ -174,8 +174,9 @@ def test_a_record_without_the_key_is_dropped_before_its_text_matters(tmp_path: P
 
 def test_values_are_named_as_json_or_python_has_them(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
-    rows = [{"text": "a", "ok": True}, {"text": "b", "ok": False}, {"text": "c", "ok": None}]
-    file.write_bytes(json_lines([*rows, {"text": "d", "ok": 1}, {"text": "e", "ok": [True]}]))
+    values = [True, False, None, 1, [True]]
+    rows = [{"text": text, "ok": value} for text, value in zip("abcde", values, strict=True)]
+    file.write_bytes(json_lines(rows))
     for name, found in (("true", "a"), ("False", "b"), ("null", "c"), ("1", "d")):
         assert read(file, where={"ok": [name]}) == [found]
 

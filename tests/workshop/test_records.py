@@ -207,7 +207,7 @@ def test_a_run_evaluated_by_two_protocols_keeps_the_scores_of_both(
     for folder, suite in (("evaluation", "glue"), ("evaluation-superglue", "superglue")):
         (copy / "run" / folder).mkdir()
         tasks = {f"{suite}-task": values, "order": {"failed": "no data"}}
-        scores = {"schema": 2, "suites": {suite: {"tasks": tasks}}}
+        scores: dict[str, Any] = {"schema": 2, "suites": {suite: {"tasks": tasks}}}
         if suite == "superglue":  # the run's own protocol has scored these
             scores["suites"]["glue"] = {"tasks": {"glue-task": both}}
         write_json(copy / "run" / folder / "scores.json", scores)
