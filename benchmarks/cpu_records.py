@@ -8,12 +8,11 @@
         --blimp FILE --glue DIR [--ours ...] [--seeds 1]
 
 `sweep` trains the peer (peer.py) at each point, LAYERSxWIDTH:RATE:ROWS and any other options of
-peer.py. Points that differ in shape, architecture, loop, optimizer or start are different
-peers; from then on,
-each uses its best point. `ten-minutes` measures ours, ours with a fifth and with a tenth of the
-time (runs with schedules of their own), the peers, and `crammed-2022` in our size as studies scale
-it down (docs/experiments.md), or only those that are named. `hour` measures ours, the best peer of
-`ten-minutes`, and that `crammed-2022`.
+peer.py. Points that differ in shape, architecture, loop, optimizer or start are different peers;
+from then on, each uses its best point. `ten-minutes` measures ours, ours with a fifth and with a
+tenth of the time (runs with schedules of their own), the peers, and `crammed-2022` in our size as
+studies scale it down (docs/experiments.md), or only those that are named. `hour` measures ours, the
+best peer of `ten-minutes`, and that `crammed-2022`.
 
 Ours is `crammed pretrain` as a user types it, with a cold compiler cache, and pays for all that
 docs/rules.md charges; the peer pays for its training loop alone. All train on the rows of one

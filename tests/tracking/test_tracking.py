@@ -14,12 +14,11 @@ import pytest
 
 from crammed.doctor import TINY
 from crammed.errors import InputError
-from crammed.files.hashes import sha256
 from crammed.files.locks import FolderLock
 from crammed.interface import training
 from crammed.runs.logs import read_metrics
 from crammed.terminal.progress import Progress
-from crammed.tracking import following
+from crammed.tracking import following, services
 from crammed.tracking.following import check_tracker, tracked
 from crammed.tracking.forward import Tail, forward
 from support.text import documents, write_jsonl, write_rows
@@ -110,8 +109,8 @@ def test_services_with_their_own_runs(
     follow(library, run)
     (first, options), *logged, last = [json.loads(line) for line in told.read_text().splitlines()]
     assert (first, options["project"]) == ("init", "crammed")
-    own = sha256(run / "env.json")
-    wanted = {"name": "run", "id": own[:16]} if library == "wandb" else {"name": f"run-{own[:6]}"}
+    own = services._own(run)
+    wanted = {"name": "run", "id": own} if library == "wandb" else {"name": f"run-{own[:6]}"}
     assert wanted.items() <= options.items()
     assert options["config"]["recipe"] == json.loads(CONFIG.read_text())["recipe"]
     assert "/" not in str([each["path"] for each in options["config"]["data"]["sources"]])
@@ -119,6 +118,18 @@ def test_services_with_their_own_runs(
     assert [step for _, step, _ in logged] == [1, 2, 2]
     assert logged[-1] == ["log", 2, {"heldout/loss@0.15": 3.5}]
     assert last == ["finish"]
+
+
+def test_a_run_stays_itself_when_it_is_moved_and_no_two_are_one(tmp_path: Path) -> None:
+    """Those of a study may begin in the same second, and a run may begin anew at an old path."""
+    found = []
+    for place, began in (("a/x", 1), ("b/x", 1), ("a/y", 1), ("c/x", 2)):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "env.json").write_text(f'{{"started": {began}}}')
+        found.append(services._own(tmp_path / place))
+    own, moved, beside, anew = found
+    assert own == moved
+    assert len({own, beside, anew}) == 3
 
 
 def test_a_service_gets_no_step_back(run: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from crammed.extras import import_extra
-from crammed.files.hashes import sha256
+from crammed.files.hashes import json_hash, sha256
 from crammed.runs.directory import read_config
 
 
@@ -57,11 +57,11 @@ class _Online:
             project=os.environ.get(f"{self.library.upper()}_PROJECT", "crammed"),
             config=read_config(run).without_folders(),
             resume="allow",
-            **self._identity(run.resolve().name, sha256(run / "env.json")[:16], run),
+            **self._identity(run),
         )
 
-    def _identity(self, name: str, own: str, run: Path) -> dict[str, Any]:
-        """What the service knows a run by; `own` is unique to it, wherever its folder is."""
+    def _identity(self, run: Path) -> dict[str, Any]:
+        """What the service knows a run by."""
         raise NotImplementedError
 
     def log(self, update: int, values: Mapping[str, float]) -> None:
@@ -76,8 +76,8 @@ class WandB(_Online):
 
     library = "wandb"
 
-    def _identity(self, name: str, own: str, run: Path) -> dict[str, Any]:
-        return {"name": name, "id": own, "dir": str(run)}
+    def _identity(self, run: Path) -> dict[str, Any]:
+        return {"name": run.resolve().name, "id": _own(run), "dir": str(run)}
 
 
 class Trackio(_Online):
@@ -85,8 +85,17 @@ class Trackio(_Online):
 
     library = "trackio"
 
-    def _identity(self, name: str, own: str, run: Path) -> dict[str, Any]:
-        return {"name": f"{name}-{own[:6]}"}  # by which it finds a run to go on with
+    def _identity(self, run: Path) -> dict[str, Any]:
+        # By its name it finds a run to go on with.
+        return {"name": f"{run.resolve().name}-{_own(run)[:6]}"}
+
+
+def _own(run: Path) -> str:
+    """What is unique to a run, wherever the folder above its own is.
+
+    ``env.json`` alone is not: the runs of a study may begin in the same second.
+    """
+    return json_hash([run.resolve().name, sha256(run / "env.json")])[:16]
 
 
 _ASKED = {name: (name, f"compute.track={name}") for name in ("tensorboard", "wandb", "trackio")}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import ast
 import bz2
 import gzip
 import io
@@ -18,7 +17,6 @@ import pytest
 
 from crammed.config import DataConfig
 from crammed.data.corpus import Corpus
-from crammed.data.preparing import demo_tasks
 from crammed.data.preparing.read import python_docs, source
 from crammed.data.preparing.read.part import FilePart, Part
 from crammed.data.preparing.read.source import describe_reading, open_sources
@@ -429,73 +427,3 @@ def test_damage_that_is_to_be_skipped_is_reported_only_when_read(tmp_path: Path)
     (tmp_path / "good.txt").unlink()
     with pytest.raises(InputError, match=r"good\.txt cannot be read"):
         good.fingerprint()
-
-
-@pytest.fixture(scope="module")
-def few_docs() -> list[python_docs.Docstring]:
-    return list(python_docs.docstrings("corpus", 200_000, 50_000))
-
-
-def test_python_docs_are_the_same_every_time(few_docs: list[python_docs.Docstring]) -> None:
-    again = list(python_docs.docstrings("corpus", 200_000, 50_000))
-    assert again == few_docs
-    assert sum(len(d.text) for d in few_docs) >= 200_000
-    assert len({d.package for d in few_docs}) > 5
-
-
-def test_the_demonstration_tasks_share_no_row_between_their_splits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All docstrings have a sentence in common, in two spellings."""
-    common = "Returns the number of bytes that were written"
-    texts = [
-        python_docs.Docstring(
-            f"package{n % 6}", f"Sentence {n} tells the words of number {n}. {common}{'.!'[n % 2]}"
-        )
-        for n in range(1200)
-    ]
-    monkeypatch.setattr(demo_tasks, "docstrings", lambda *_: texts)
-    demo_tasks.write_tasks(tmp_path)
-
-    def rows(split: str) -> list[str]:
-        lines = gzip.decompress((tmp_path / "docs-order" / f"{split}.jsonl.gz").read_bytes())
-        return [json.loads(line)["text"] for line in lines.splitlines()]
-
-    words = sorted(common.lower().split())
-    assert [sorted(text.split()) == words for text in rows("train")].count(True) == 2
-    assert [sorted(text.split()) == words for text in rows("validation")].count(True) == 0
-    assert not {*rows("train")} & {*rows("validation")}
-
-
-def test_a_file_too_deep_to_parse_is_left_out(tmp_path: Path) -> None:
-    file = tmp_path / "table.py"
-    file.write_text(f'"""{"A table. " * 60}"""\nx = {"+".join("1" * 20_000)}\n')
-    assert python_docs._docstrings_of(file) == []
-
-
-def test_python_docs_share_no_file_with_the_tasks(few_docs: list[python_docs.Docstring]) -> None:
-    tasks = list(python_docs.docstrings("tasks", 200_000, 50_000))
-    shared = {d.text for d in few_docs} & {d.text for d in tasks}
-    # Different files may hold the same words (copied functions), which is rare.
-    assert len(shared) < 0.02 * len(tasks)
-
-
-def test_documented_nodes_come_in_the_order_of_a_walk_through_all_nodes() -> None:
-    tree = ast.parse(
-        "class A:\n  if x:\n    def a(): pass\n  else:\n    async def b():\n      class B: pass\n"
-        "try:\n  def c(): pass\nexcept E:\n  def d(): pass\nelse:\n  def e(): pass\n"
-        "finally:\n  def f(): pass\nfor x in y:\n  def g(): pass\nelse:\n  def h(): pass\n"
-        "match x:\n  case 1:\n    def i(): pass\n  case 2:\n    def j(): pass\n"
-        "with z:\n  def k(f=lambda: [n for n in (1, 2)]): pass\n"
-    )
-    slow = [node for node in ast.walk(tree) if isinstance(node, python_docs.Documented)]
-    assert len(slow) == 14
-    assert list(python_docs.documented_nodes(tree)) == slow
-
-
-def test_python_docs_fingerprint_names_versions_and_no_folder() -> None:
-    source = opened("python-docs")
-    fingerprint = source.parts[0].fingerprint()
-    assert source.name == fingerprint["name"] == "python-docs"
-    assert "torch" in fingerprint["packages"]
-    assert "/" not in "".join(fingerprint["packages"].values())
