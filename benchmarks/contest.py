@@ -102,12 +102,12 @@ class Contest:
         nominal: dict[str, float],
     ) -> None:
         self.corpus, self.lanes = corpus, separate(lanes)
+        opened = Corpus(corpus)  # a corpus that is refused leaves no folder
         self._lock = FolderLock(out)
         self._out, self._name, self._file = out, name, out / f"{name}.json"
         self._judges, self._nominal = judges, nominal
         self._processes, self._changing = Processes(), threading.Lock()
         device = choose_device(ComputeConfig(threads=len(self.lanes[0])))
-        opened = Corpus(corpus)
         about = {
             "name": name,
             "device": device.name,

@@ -296,18 +296,6 @@ def profile_table(*names: str) -> str:
     return tabled("| shape | tokens | time | idle | share of kernel time |", rows, results)
 
 
-def optimizer_table(*names: str) -> str:
-    """Ways to compute one optimizer update, and their times."""
-    results = there(names)
-    rows = [
-        f"| {_shape(result)} | {name} | {1000 * way['seconds']:.2f} ms | "
-        f"{100 * way['share_of_update']:.2f} % of {result['batch_rows']:,} rows |"
-        for result in results
-        for name, way in result["ways"].items()
-    ]
-    return tabled("| shape | method | time | share of an update |", unrepeated(rows), results)
-
-
 def plan_table(*names: str) -> str:
     """What plans predicted, and what the runs did."""
     results, rows = there(names), []

@@ -1,4 +1,4 @@
-"""Train from scratch, adapt an encoder of others, or take it as it is: all three on one's tasks."""
+"""Train from scratch, adapt a pretrained encoder, or take it as it is: all three on one's tasks."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def decide(
     out: Path,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Train both models, and score them and the encoder of others on the same tasks.
+    """Train both models, and score them and the pretrained encoder on the same tasks.
 
     A repeated call goes on where an earlier one ended.
 
     Args:
         scratch, adapting: what to run, `as_begun` in `places`.
-        adaptation: of the encoder of others.
+        adaptation: of the pretrained encoder.
         request: that encoder, the tasks, and how to score; without a protocol, `PROTOCOL`.
         out: the folder for everything.
 

@@ -57,3 +57,13 @@ class Interrupted(CrammedError):
     """A signal stopped the run; everything is saved, and the same command resumes it."""
 
     exit_code = 75
+
+
+def in_one_line(error: BaseException) -> str:
+    """What an error of a library says, its lines joined; the name of its class if nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error of a library says; the name of its class if nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from crammed.errors import InputError
+from crammed.errors import InputError, first_line
 
 
 def import_extra(library: str, extra: str, user: str, otherwise: str = "") -> Any:
@@ -28,6 +28,5 @@ def import_extra(library: str, extra: str, user: str, otherwise: str = "") -> An
         if missing:
             why = f": pip install 'crammed[{extra}]'"
         else:
-            first = next(iter(str(error).splitlines()), type(error).__name__)
-            why = f", which is installed but cannot be imported ({first})"
+            why = f", which is installed but cannot be imported ({first_line(error)})"
         raise InputError(f"{user} needs {library}{why}{otherwise}") from error

@@ -20,7 +20,7 @@ from crammed.data.preparing.workfolder import remove_left_overs
 from crammed.data.tokenization.named import given_vocabulary
 from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import BackboneSpec
-from crammed.evaluation.evaluation import WITHOUT_FINETUNING, read_tasks
+from crammed.evaluation.evaluation import read_tasks
 from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.folder import EvaluationFolder
 from crammed.evaluation.suite import SuiteEvaluator, raise_for_failed_tasks
@@ -31,7 +31,7 @@ from crammed.pretraining import result, train_and_export
 from crammed.rules.choosing import Asked
 from crammed.runs.directory import RunDir
 from crammed.tasks.read import tasks_in
-from crammed.tasks.task import Suite, load_suite, no_such, suite_names
+from crammed.tasks.task import WITHOUT_FINETUNING, Suite, load_suite, no_such, suite_names
 from crammed.terminal.progress import Progress
 
 MADE_HERE = "docs"
@@ -100,7 +100,7 @@ def run_everything(
         out: the run directory.
         corpus_dir: a prepared corpus; None prepares ``data.sources`` in the run directory.
         given: where the tasks of ``finetune.tasks`` are; None if all of them are made here.
-        adaptation: a model of others to go on with; None trains from scratch.
+        adaptation: a pretrained model to go on with; None trains from scratch.
 
     Returns:
         the result as printed by ``--json``.

@@ -58,7 +58,7 @@ def train_and_export(
 
     Args:
         group: the processes that train together, if there are several.
-        adaptation: a model of others to go on with; None trains from scratch.
+        adaptation: a pretrained model to go on with; None trains from scratch.
 
     Returns:
         the contents of ``summary.json``.

@@ -58,6 +58,6 @@ def beside_unigram(loss: float, unigram: float) -> str:
 
 
 def truncated(count: int, length: int) -> str:
-    """How many texts were too long: ``2 texts longer than 128 tokens lost their end``."""
-    whose = "its" if count == 1 else "their"
-    return f"{counted(count, 'text')} longer than {length:,} tokens lost {whose} end"
+    """How many texts were too long: ``2 texts longer than 128 tokens were truncated``."""
+    was = "was" if count == 1 else "were"
+    return f"{counted(count, 'text')} longer than {length:,} tokens {was} truncated"

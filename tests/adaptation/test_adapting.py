@@ -179,7 +179,7 @@ def test_other_commands_take_the_run_for_its_exported_model(run: Path) -> None:
     backbone.masked_lm(torch.device("cpu"))  # it has a head now
     again = Original.find(str(run))
     assert again.lacks == set()
-    with pytest.raises(InputError, match=r"adapted a model of others, which .*export holds"):
+    with pytest.raises(InputError, match=r"adapted a pretrained model, which .*export holds"):
         load_trained(run)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from crammed.adaptation.general_text import Replay
+from crammed.config import DataConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import BackboneSpec
@@ -45,6 +46,22 @@ def test_a_share_follows_a_colon(words: str, expected: tuple[str, float]) -> Non
     assert (given.path, given.share) == expected
     with pytest.raises(InputError, match="the share must be between 0 and 1"):
         Replay.parse("wiki.jsonl:10")
+
+
+@pytest.mark.parametrize(
+    ("source", "size"),
+    [({}, 400), ({"weight": 2.5}, 1000), ({"max_characters": 50}, 50), ({"weight": 0.5}, 200)],
+)
+def test_as_much_is_replayed_as_is_taken_of_the_own_text(
+    tmp_path: Path, source: dict[str, float], size: int
+) -> None:
+    """Not as much as its files hold, and records that are skipped do not count."""
+    file = write_jsonl(tmp_path / "own.jsonl", ["x" * 100] * 4)
+    with file.open("a") as damaged:
+        damaged.write("no record")
+    own = {"sources": [{"path": str(file), **source}], "unreadable": "skip"}
+    mixed = Replay("old.jsonl", 0.5).beside(DataConfig.model_validate(own))
+    assert mixed[-1] == {"path": "old.jsonl", "max_characters": size}
 
 
 def test_replayed_text_has_its_share_and_its_own_losses(

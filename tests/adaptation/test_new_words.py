@@ -45,13 +45,15 @@ def text(tmp_path: Path) -> Path:
     )
 
 
-def words_of(path: Path, asked: str, original: Original) -> tuple[str, ...]:
-    data = DataConfig.model_validate({"sources": [str(path)]})
+def words_of(path: Path, asked: str, original: Original, **values: Any) -> tuple[str, ...]:
+    data = DataConfig.model_validate({"sources": [str(path)], **values})
     return words_to_add(asked, original.backbone.tokenizer, data)
 
 
 def test_the_most_frequent_words_that_are_split_are_chosen(bert: Original, text: Path) -> None:
     assert words_of(text, "2", bert) == WORDS
+    text.write_text("no record\n" + text.read_text())
+    assert words_of(text, "2", bert, unreadable="skip") == WORDS
 
 
 def test_a_file_names_words_and_those_that_are_tokens_are_left_out(
@@ -79,7 +81,7 @@ def test_a_word_with_the_letters_of_a_piece_keeps_the_pieces_embedding(
         and len(backend.encode(f" {each}", add_special_tokens=False).ids) > 1
     )
     file = tmp_path / "words.txt"
-    file.write_text(f"{piece}\nzymurgy\n")
+    file.write_text(f"{piece}\nzymurgy\n", "utf-8-sig")  # as Windows saves it
     assert words_of(text, str(file), original) == ("zymurgy",)
 
 

@@ -127,7 +127,10 @@ TEXT = ["--data", "text.txt", "--budget", "1h"]
         (["export", "run", "--to", "."], "exists already: choose another --to"),
         (["export", "run", "--to", "link"], "exists already: choose another --to"),
         (["report", "run", "--out", "/"], "cannot write /: it is a folder; choose another place"),
-        (["report", "run", "--out", "run/summary.json"], "run/summary.json is not named as a page"),
+        (
+            ["report", "run", "--out", "run/summary.json"],
+            "run/summary.json: the report is an HTML file",
+        ),
         (
             ["evaluate", "run", "--data", "tasks", "--out", "run"],
             "cannot write run: it is a folder; choose another place",

@@ -113,7 +113,8 @@ def test_scores_without_fine_tuning_have_words_for_names_and_no_predictions() ->
 
 
 @pytest.mark.parametrize(
-    ("missing", "words"), [(["AX.tsv", "b"], "; the leaderboard will miss AX.tsv, b"), ([], "")]
+    ("missing", "words"),
+    [(["AX.tsv", "b"], "; it lacks AX.tsv, b, which the leaderboard expects"), ([], "")],
 )
 def test_a_submission_is_said_to_be_written(missing: list[str], words: str) -> None:
     said = evaluated(suites={}, submission="mine.zip", missing=missing)

@@ -134,6 +134,18 @@ def test_aliases_that_multiply_are_refused(
     )
 
 
+def test_numbers_are_those_that_people_mean() -> None:
+    assert load_yaml("[8, -3, 1_000, 1e3, 007, 010, 1:30]") == [
+        8,
+        -3,
+        1000,
+        1e3,
+        "007",
+        "010",
+        "1:30",
+    ]
+
+
 def test_an_alias_stands_for_what_it_names() -> None:
     assert load_yaml("a: &a {b: 1}\nc: [*a, *a]\nd: {<<: *a}") == {
         "a": {"b": 1},

@@ -87,6 +87,9 @@ def test_what_is_there_is_neither_replaced_nor_believed(
     system.pipe_file(file, b"\xff" * system.size(file))
     with pytest.raises(InputError, match=r"^the corpus at memory://corpora/mine is damaged: rows"):
         receive(memory, tmp_path / "new", SILENT)
+    system.pipe_file(file, b"cut off")
+    with pytest.raises(InputError, match=r"^the corpus at \S+ is damaged: copy it there again"):
+        receive(memory, tmp_path / "new", SILENT)
     system.rm(file)
     with pytest.raises(InputError, match="is not a whole corpus: it has no rows"):
         receive(memory, tmp_path / "new", SILENT)

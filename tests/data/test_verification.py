@@ -13,7 +13,6 @@ from crammed.cli.corpora import data_verify
 from crammed.data.corpus import Corpus
 from crammed.data.verification import verify_once
 from crammed.errors import InputError
-from crammed.machine.device import Device
 from crammed.terminal.progress import SILENT
 from support.command import crammed
 from support.text import MODEL
@@ -86,7 +85,7 @@ def test_a_note_that_is_damaged_or_cannot_be_written_only_costs_time(
     assert len(compared) == 4
 
 
-def test_pretraining_refuses_a_damaged_corpus(tmp_path: Path, corpus: Corpus, cpu: Device) -> None:
+def test_pretraining_refuses_a_damaged_corpus(tmp_path: Path, corpus: Corpus) -> None:
     mine = copy(corpus, tmp_path / "mine")
     flip(mine.path / "rows-00000.bin")
     out = tmp_path / "runs" / "run"

@@ -51,7 +51,7 @@ def test_bm25_is_left_out_in_one_line_where_it_is_not_installed(
     assert bm25_retrieval(PASSAGES[:1], SILENT) is None
 
 
-def in_library(folder: Path, pooling: dict[str, Any], length: int = 6) -> Path:
+def in_library(folder: Path, pooling: dict[str, Any]) -> Path:
     """The folder as sentence-transformers keeps it, with vectors of length 1."""
     kinds, paths = ("Transformer", "Pooling", "Normalize"), ("", "1_Pooling", "2_Normalize")
     modules = [
@@ -62,7 +62,7 @@ def in_library(folder: Path, pooling: dict[str, Any], length: int = 6) -> Path:
     (folder / "1_Pooling").mkdir()
     (folder / "2_Normalize").mkdir()
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    limits = {"max_seq_length": length, "do_lower_case": False}
+    limits = {"max_seq_length": 6, "do_lower_case": False}
     (folder / "sentence_bert_config.json").write_text(json.dumps(limits))
     return folder
 

@@ -51,10 +51,10 @@ def test_a_text_of_special_tokens_alone_stays() -> None:
     assert left.ids[0][left.mask[0]].tolist() == [CLS, SEP]
 
 
-def decoder(width: int = 24, narrow: int = 24) -> tuple[Decoder, nn.Parameter]:
+def decoder(narrow: int = 24) -> tuple[Decoder, nn.Parameter]:
     torch.manual_seed(3)
     table = nn.Parameter(0.02 * torch.randn(50, narrow))
-    return Decoder(table, width, 9).eval(), table
+    return Decoder(table, 24, 9).eval(), table
 
 
 @pytest.mark.parametrize("narrow", [24, 8])

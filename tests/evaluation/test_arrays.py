@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+from datetime import date
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from crammed.evaluation.finetuning.arrays import Arrays, load_arrays, save_arrays
+
+
+def test_what_describes_them_may_hold_a_date(tmp_path: Path) -> None:
+    save_arrays(tmp_path / "kept.npz", {"a": np.ones(1)}, {"index": [{"of": date(2026, 1, 2)}]})
+    loaded = load_arrays(tmp_path / "kept.npz")
+    assert loaded is not None
+    assert loaded[1] == {"index": [{"of": "2026-01-02"}]}
 
 
 def test_what_is_kept_is_read_back_or_not_at_all(

@@ -5,12 +5,14 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from crammed.evaluation.comparison import compare_models
 from crammed.evaluation.decision import decided, judged, sentences
+from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.finetuning.arrays import save_arrays
 from crammed.evaluation.folder import outputs_file
 from crammed.evaluation.scores.bootstrap import resampled_medians
@@ -18,7 +20,10 @@ from crammed.evaluation.scores.compare import Difference, compare, paired_differ
 from crammed.files.writing import write_json
 from crammed.tasks.rows import Rows
 from crammed.tasks.task import Metric, Suite, Task
+from crammed.terminal.progress import SILENT
 from crammed.terminal.table import show
+from support.evaluation import Ask
+from support.tasks import write_task
 
 COUNT = 400
 TRUTH = np.random.default_rng(3).integers(2, size=COUNT)
@@ -182,7 +187,7 @@ def test_models_judged_by_different_protocols_get_no_p(
     for entry in found.entries:
         assert (entry["interval"], entry["p"]) == (None, None)
     ((name, value),) = apart.items()
-    said = f"no interval and no p: {name} is {protocol[name]} for A, {value} for B, which may be"
+    said = f"no interval and no p: {name} is {protocol[name]} for A, {value} for B, which may"
     assert found.notes[0].startswith(said)
     assert "< 0.001" not in printed.getvalue()
     assert re.search(r"\+\d+\.\d +different protocols +none", printed.getvalue())
@@ -199,6 +204,27 @@ def test_how_two_texts_are_read_does_not_matter_to_tasks_of_one(tmp_path: Path) 
         assert [note.partition(",")[0] for note in found.notes] == [
             "no interval and no p: pairs is apart for A"
         ] * notes
+
+
+def test_scores_by_another_metric_than_the_suites_are_not_compared(tmp_path: Path) -> None:
+    suite = tmp_path / "mine.yaml"
+    suite.write_text("tasks: {a: {text: t, metric: macro-f1}}\n")  # which was accuracy
+    one, other = (_evaluated(tmp_path / name, {}, 0.2) for name in ("one", "other"))
+    (entry,) = compare_models(one, other, str(suite)).entries
+    words = "both have accuracy, and mine asks for macro-f1 now: evaluate both again"
+    assert entry["why"] == words
+
+
+def test_labels_are_not_kept_before_there_are_outputs_of_the_same_rows(
+    tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or those of corrected data would be compared with the outputs of earlier ones."""
+    write_task(tmp_path, "cola", rows=40)
+    interrupted = Mock(side_effect=KeyboardInterrupt)
+    monkeypatch.setattr("crammed.evaluation.suite.run_jobs", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(ask(seeds=1, untrained=False), SILENT)
+    assert not (tmp_path / "scores" / "gold").exists()
 
 
 def test_a_task_that_the_suite_no_longer_has_is_named(tmp_path: Path) -> None:

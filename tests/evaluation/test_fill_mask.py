@@ -10,7 +10,7 @@ from crammed.config import TokenizerConfig
 from crammed.data.corpus import Corpus
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.data.tokenization.training import train_from_texts, train_from_words
-from crammed.evaluation.fill_mask import fill_mask_examples, shortest_example
+from crammed.evaluation.fill_mask import EXAMPLES, fill_mask_examples, shortest_example
 from crammed.machine.device import Device
 from support.models import untrained
 from support.text import documents, tiny, write_jsonl
@@ -31,8 +31,8 @@ def test_fill_mask_examples_rank_the_right_word(
 ) -> None:
     final = untrained(corpus.tokenizer, tiny("crammed").model)
     held = write_jsonl(tmp_path / "held.jsonl", documents(30, seed=9))
-    examples = fill_mask_examples(final, held, cpu, count=4)
-    assert len(examples) == 4
+    examples = fill_mask_examples(final, held, cpu)
+    assert len(examples) == EXAMPLES
     for example in examples:
         assert 1 <= example["rank"] <= final.vocab_size
         probabilities = [p for _, p in example["guesses"]]

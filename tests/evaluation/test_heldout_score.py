@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from crammed.data.corpus import Corpus
-from crammed.data.heldout import HeldoutRows, heldout_rows
+from crammed.data.heldout import HeldoutRows, cut_rows, heldout_rows
 from crammed.data.tokenization.tokenizer import MASK, SEP
 from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import BackboneSpec
@@ -247,3 +247,12 @@ def test_addresses_of_single_documents_are_no_sources(tmp_path: Path, corpus: Co
     ]
     file = write_rows(tmp_path / "held.jsonl", rows)
     assert heldout_rows(corpus.tokenizer, file, 10, 32).sources is None
+
+
+def test_the_last_source_may_have_no_tokens(tmp_path: Path) -> None:
+    texts = {"letters": "abcdefgh" * 4, "faces": "\U0001f600"}
+    lines = [{"text": text, "source": source} for source, text in texts.items()]
+    file = write_rows(tmp_path / "held.jsonl", lines)
+    rows = cut_rows(lambda text: [ord(c) for c in text if c.isascii()], None, file, 10, 8)
+    assert rows.sources is not None
+    assert rows.sources.tokens_per_character == (1.0, 0.0)

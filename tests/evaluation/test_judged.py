@@ -36,6 +36,17 @@ def test_the_surest_mistakes_come_first_and_are_cut() -> None:
     assert told["mistakes"][0][3] == pytest.approx(1 / (1 + np.exp(-3.0)))
 
 
+def test_a_mistaken_choice_is_shown_with_all_its_answers() -> None:
+    task = Task.model_validate(
+        {"name": "q", "kind": "choice", "text": "t", "choices": "ends", "metric": "accuracy"}
+    )
+    texts: list[Texts] = [("why", end) for end in ("a", "b", "c", "d")]
+    rows = Rows(texts, np.array([0, 0], np.float32), 2)
+    outputs = np.array([[2.0, 0.0], [0.0, 3.0]])
+    (mistake,) = Judged(task, ("0", "1"), "q", rows, outputs).mistakes()
+    assert mistake[:3] == ("why | c | d", "0", "1")
+
+
 @pytest.mark.parametrize(
     ("kind", "labels", "outputs", "names"),
     [

@@ -11,7 +11,6 @@ import torch
 import yaml
 from rich.table import Table
 
-from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.blimp import blimp_score, sentence_scores
@@ -132,7 +131,7 @@ def test_what_does_not_fit_pairs_is_refused(tmp_path: Path, ask: Ask, suite: Pat
 
 
 def test_pairs_beside_a_task_that_is_fine_tuned(
-    tmp_path: Path, ask: Ask, suite: Path, corpus: Corpus, glue: Path
+    tmp_path: Path, ask: Ask, suite: Path, glue: Path
 ) -> None:
     (tmp_path / "agreement").rename(glue / "agreement")
     values = yaml.safe_load(suite.read_text())

@@ -173,11 +173,11 @@ def test_what_a_probe_cannot_do_is_refused(tmp_path: Path, ask: Ask) -> None:
     ):
         with pytest.raises(InputError, match=said):
             evaluate(replace(asked, tasks=tasks), SILENT)
-    with pytest.raises(InputError, match="--seeds 3: a probe has nothing random"):
+    with pytest.raises(InputError, match="--seeds 3: a probe involves no randomness"):
         evaluate(replace(asked, seeds=3), SILENT)
     with pytest.raises(InputError, match="a probe trains no model to keep"):
         keep(replace(asked, tasks=("boats",)), tmp_path / "kept", SILENT)
-    with pytest.raises(ValidationError, match="a probe has nothing random: set seeds to 1"):
+    with pytest.raises(ValidationError, match="a probe involves no randomness: set seeds to 1"):
         Protocol(probe="linear")
 
 

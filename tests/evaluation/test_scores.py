@@ -26,8 +26,8 @@ def seeds_of(truth: Any, right: float, count: int, seed: int = 0) -> list[Any]:
     return [np.eye(2)[guess] for guess in guesses]
 
 
-def data_of(truth: Any, train: int = 100) -> TaskData:
-    return TaskData(rows_of([0] * train), {"mrpc": rows_of(truth)}, {}, ("no", "yes"), "0" * 64)
+def data_of(train: int = 100) -> TaskData:
+    return TaskData(rows_of([0] * train), {"mrpc": rows_of(TRUTH)}, {}, ("no", "yes"), "0" * 64)
 
 
 TRUTH = np.random.default_rng(9).integers(2, size=300)
@@ -42,7 +42,7 @@ MRPC = Task(
 
 def test_a_score_says_everything_about_its_number() -> None:
     trained, untrained = seeds_of(TRUTH, 0.8, 5), seeds_of(TRUTH, 0.5, 3, seed=1)
-    score, medians = score_json(MRPC, "mrpc", trained, untrained, data_of(TRUTH), {"train": 3})
+    score, medians = score_json(MRPC, "mrpc", trained, untrained, data_of(), {"train": 3})
     assert medians is not None
     assert len(medians) == RESAMPLES
     f1 = [measure("f1", each, rows_of(TRUTH), ()) for each in trained]
@@ -60,20 +60,20 @@ def test_a_score_says_everything_about_its_number() -> None:
     assert score["cut"] == {"train": 3}
     assert len(score["untrained"]["seeds"]) == 3
     assert score["untrained"]["interval"][1] < score["interval"][0]
-    again = score_json(MRPC, "mrpc", trained, untrained, data_of(TRUTH), {"train": 3})[0]
+    again = score_json(MRPC, "mrpc", trained, untrained, data_of(), {"train": 3})[0]
     assert json.loads(json.dumps(score)) == again
 
 
 def test_a_partial_split_is_told_by_its_rows() -> None:
     outputs = seeds_of(TRUTH, 0.8, 1)
-    score, _ = score_json(MRPC, "mrpc", outputs, [], data_of(TRUTH, train=60), {})
+    score, _ = score_json(MRPC, "mrpc", outputs, [], data_of(train=60), {})
     assert score["official"] is False
     assert score["rows"] == {"train": 60, "validation": 300}
     assert score["official_rows"] == {"train": 100, "validation": 300}
     assert score["interval_over"] == "rows", "there is one seed"
     assert "untrained" not in score
     own = MRPC.model_copy(update={"rows": {}})
-    assert score_json(own, "mrpc", outputs, [], data_of(TRUTH), {})[0]["official"] is None
+    assert score_json(own, "mrpc", outputs, [], data_of(), {})[0]["official"] is None
 
 
 def test_another_splits_rows_do_not_make_a_number_partial() -> None:
@@ -104,7 +104,7 @@ def test_another_splits_rows_do_not_make_a_number_partial() -> None:
 def test_a_score_of_several_metrics_is_their_mean() -> None:
     task = MRPC.model_copy(update={"metric": ("accuracy", "macro-f1"), "also": ()})
     outputs = seeds_of(TRUTH, 0.7, 1)
-    score, _ = score_json(task, "mrpc", outputs, [], data_of(TRUTH), {})
+    score, _ = score_json(task, "mrpc", outputs, [], data_of(), {})
     assert score["metric"] == "accuracy and macro-f1"
     assert set(score["also"]) == {"accuracy", "macro-f1"}
     assert score["median"] == pytest.approx(statistics.fmean(score["also"].values()))
@@ -140,11 +140,11 @@ def test_f1_names_its_class_unless_that_is_1(
 
 def test_an_undefined_score_is_a_failure_with_a_reason() -> None:
     outputs = [*seeds_of(TRUTH, 0.8, 1), np.full((300, 2), np.nan)]
-    score, medians = score_json(MRPC, "mrpc", outputs, [], data_of(TRUTH), {})
+    score, medians = score_json(MRPC, "mrpc", outputs, [], data_of(), {})
     assert score["failed"] == "seed 2: fine-tuning diverged: its outputs are not finite"
     assert score["metric"] == "f1"
     assert medians is None
-    score, _ = score_json(MRPC, "mrpc", outputs[:1], outputs[1:], data_of(TRUTH), {})
+    score, _ = score_json(MRPC, "mrpc", outputs[:1], outputs[1:], data_of(), {})
     assert "failed" not in score
     assert "seed 1" in score["untrained"]["failed"]
     assert failed_json(MRPC, "mrpc", "no data") == {"metric": "f1", "failed": "no data"}

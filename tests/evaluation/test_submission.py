@@ -151,6 +151,15 @@ def test_classes_that_are_numbers_are_numbers_in_json(tmp_path: Path) -> None:
     assert values == [-1, 1]
 
 
+def test_numbers_of_rows_may_be_objects_of_any_keys(tmp_path: Path) -> None:
+    index = [{"doc": 1}, {"doc": 2}]
+    predicted = {"Own.jsonl": (index, np.eye(2))}
+    names = {"Own.jsonl": ("no", "yes")}
+    write_submission(suite_of(metric="accuracy"), predicted, names, tmp_path / "own.zip")
+    rows = map(json.loads, files_in(tmp_path / "own.zip")["Own.jsonl"].splitlines())
+    assert [*rows] == [{"idx": index[0], "label": "no"}, {"idx": index[1], "label": "yes"}]
+
+
 def test_a_folder_is_no_place_for_a_submission(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"is a folder: name the .zip file"):
         write_submission(load_suite("glue"), {}, {}, tmp_path)

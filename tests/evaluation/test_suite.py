@@ -23,8 +23,8 @@ from crammed.evaluation.backbones.spec import local_digest
 from crammed.evaluation.comparison import compare_models
 from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.finetuning.jobs import Failures, FinetuneJob, FinetuneSetup, run_jobs
+from crammed.evaluation.finetuning.task import SplitWriter
 from crammed.evaluation.folder import (
-    EvaluationFolder,
     default_folder,
     outputs_file,
     read_outputs,
@@ -165,7 +165,7 @@ def test_labels_that_differ_in_case_or_spaces_are_said_to_be_classes(tmp_path: P
     (tmp_path / "mine.yaml").write_text("tasks: {mail: {text: text, metric: accuracy}}")
     mine = load_suite(str(tmp_path / "mine.yaml"))
     read = read_task(mine.tasks["mail"], tmp_path, mine)
-    (said,) = suite._PreparedTask(mine.tasks["mail"], read, "", [], {}, []).remarks()
+    (said,) = suite._PreparedTask(mine.tasks["mail"], read, {}, "", [], {}, []).remarks()
     assert said.startswith("mail: labels ' spam', 'Spam', 'spam' differ only in case or spaces, ")
 
 
@@ -280,14 +280,14 @@ def test_scores_say_what_their_folder_is_of_even_if_a_task_failed_at_first(
 ) -> None:
     """The number of threads is settled only when something can be fine-tuned."""
     write_task(tmp_path, "cola", rows=40)
-    gold = tmp_path / "scores" / "gold"
+    scratch = tmp_path / "scratch"
     request = ask(seeds=1, untrained=False)
     evaluate(request, SILENT)
     file = tmp_path / "scores" / "scores.json"
     whole = without_time(file)
     shutil.rmtree(tmp_path / "scores")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EvaluationFolder, "save_gold", lambda *_: refuse(gold))
+        patch.setattr(SplitWriter, "write", lambda *_: refuse(scratch))
         assert "failed" in tasks_of(evaluate(request, SILENT))["cola"]
     evaluate(request, SILENT)
     assert without_time(file) == whole
@@ -324,6 +324,7 @@ def test_wrong_requests_are_refused_before_anything_is_made(tmp_path: Path, ask:
         ({"suite": "heldout"}, "is a folder: name a file, such as heldout.jsonl.gz"),
         ({"suite": "blimp", "seeds": 2}, "--seeds does nothing for blimp: leave it out"),
         ({"suite": "blimp", "tasks": ("npi",)}, "--tasks does nothing for blimp: leave it out"),
+        ({"suite": "blimp", "jobs": 1}, "--jobs does nothing for blimp: leave it out"),
     ):
         with pytest.raises(InputError, match=message):
             evaluate(ask(**values), SILENT)
@@ -430,7 +431,7 @@ def test_an_evaluation_that_is_killed_goes_on(tmp_path: Path, ask: Ask, model: P
     assert all(file.stat().st_mtime_ns == at for file, at in killed.items())
 
 
-def test_an_interrupted_evaluation_stops_at_once(tmp_path: Path, ask: Ask, model: Path) -> None:
+def test_an_interrupted_evaluation_stops_at_once(tmp_path: Path, model: Path) -> None:
     write_task(tmp_path, "cola", rows=96)
     (tmp_path / "endless.yaml").write_text("{seeds: 2, epochs: 100000, batch: 8, max_length: 32}")
     often = (

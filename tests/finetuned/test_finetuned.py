@@ -264,7 +264,7 @@ def test_a_model_that_reads_two_texts_apart(
     ]
     card = (kept / "README.md").read_text("utf-8")
     assert "pipeline_tag" not in card
-    assert "It reads two texts apart" in card
+    assert "It encodes the two texts separately" in card
     layer = kept / PAIR_LAYER
     of_another = save({"weight": torch.zeros(1, 12), "bias": torch.zeros(1)})
     for damage in (layer.read_bytes()[:-9], b"", of_another, None):
@@ -337,7 +337,7 @@ def test_the_commands(data: Path, encoders: dict[str, Path]) -> None:
     (here / "long.jsonl").write_text(json.dumps({"text": "the garden " * 40}))
     long = command.crammed("predict", here / "kept", "--data", here / "long.jsonl")
     assert (long.returncode, len(long.stdout.splitlines())) == (0, 1)
-    assert "note: 1 text longer than 24 tokens lost its end" in long.stderr.splitlines()
+    assert "note: 1 text longer than 24 tokens was truncated" in long.stderr.splitlines()
     for name, message in (
         ("no.csv", f"error: no such file: {here / 'no.csv'}"),
         ("kept", "is of no known format: name a file that ends in .jsonl, .csv"),
@@ -346,7 +346,7 @@ def test_the_commands(data: Path, encoders: dict[str, Path]) -> None:
         assert message in refused.stderr
         assert refused.returncode == 2
     (here / "classifier").symlink_to(here / "kept")
-    (block,) = (each for each in python_blocks("python.md") if "classifier" in each)
+    (block,) = (each for each in python_blocks() if "classifier" in each)
     shown = command.python("-c", f"import crammed\n{block}", cwd=here).stdout.split()
     assert shown[0] in ("wet", "dry")
     assert 0.5 <= float(shown[1]) <= 1.0

@@ -8,6 +8,7 @@ import tarfile
 import zipfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,10 +26,12 @@ MORE = {
     "rows.json": b'{"text": "Four."}\n',
     "README": b"Five.\n",
     "program": b"\x7fELF\0\0",
+    "verse": b"Half a league onward,\nAll in the valley of Death,\n",  # as many commas: no table
     "page.md": b"*Six*",
     "more.csv.gz": COMPRESS[".gz"](b"n;text\n1;Seven.\n"),
 }
-ALL = [*TEXTS, "Four.", "Five.", "Six", "Seven."]
+VERSE = "Half a league onward,\nAll in the valley of Death,"
+ALL = [*TEXTS, "Four.", "Five.", VERSE, "Six", "Seven."]
 
 
 @pytest.mark.parametrize("name", ["a.zip", "a.tar", "a.tar.gz", "a.tgz", "a.tar.zst", "a.tar.xz"])
@@ -130,6 +133,17 @@ def test_one_damaged_file_of_an_archive(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(whole)
     assert "a.tar cannot be read to its end" in refusal(tmp_path / "a.tar")
     assert read(tmp_path / "a.tar", unreadable="skip") == ["a.txt" * 5000]
+
+
+@pytest.mark.parametrize(("find", "left"), [(bytes.index, ["bbbb"]), (bytes.rindex, [])])
+def test_a_name_that_is_not_utf_8(tmp_path: Path, find: Any, left: list[str]) -> None:
+    """Where the file begins, or in the list of all files at the end."""
+    whole = zipped({"\xe9.txt": b"aaaa", "b.txt": b"bbbb"})
+    at = find(whole, "\xe9.txt".encode())
+    (tmp_path / "a.zip").write_bytes(whole[:at] + b"\xff" + whole[at + 1 :])
+    assert "a.zip" in refusal(tmp_path / "a.zip")
+    if left:
+        assert read(tmp_path / "a.zip", unreadable="skip") == left
 
 
 def test_archives_made_to_do_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

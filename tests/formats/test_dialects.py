@@ -81,6 +81,7 @@ SAMPLES: dict[str, tuple[str, list[str]]] = {
         ["Ein Satz, mit Komma, und noch eins."],
     ),
     "one-column.csv": ('text\n"Ein Satz, mit Komma; ja"\nb\n', ["Ein Satz, mit Komma; ja", "b"]),
+    "marks-in-a-name.csv": ('text,"one of: a|b|c|d"\nOne; two.,1\n', ["One; two."]),
     "old-mac.csv": (_written(TEXTS[:3], ";", "\r"), TEXTS[:3]),
     "sst2.tsv": (_plain(("text", "label"), GLUE * 9, "\t"), GLUE * 9),
     "quoted-sentences.tsv": (
@@ -122,6 +123,11 @@ def test_a_table_without_names_of_columns(tmp_path: Path) -> None:
         assert read(tmp_path / name, text_field="2") == ["Der erste Satz.", "Der zweite Satz."]
         assert read(tmp_path / name, text_field="2", where={"1": ["2"]}) == ["Der zweite Satz."]
         assert "no column '3'" in refusal(tmp_path / name, text_field="3")
+    first, second = "red; green; blue; white", "black; grey"
+    (tmp_path / "a.csv").write_text(f'2,"{first}"\n1,"{second}"\n')  # 2 is no name here, and
+    assert read(tmp_path / "a.csv", text_field="2") == [first, second]
+    (tmp_path / "a.csv").write_text(f'2,1\n"{first}","{second}"\n')  # here it is
+    assert read(tmp_path / "a.csv", text_field="2") == [first]
 
 
 def test_a_table_of_a_windows_program_says_how_to_convert_it(tmp_path: Path) -> None:

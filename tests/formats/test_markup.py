@@ -160,6 +160,7 @@ Wait..."""
 
 def test_markdown() -> None:
     assert text_of_markdown(MARKDOWN) == AS_READ
+    assert text_of_markdown(MARKDOWN.replace("\n", "\r\n")) == AS_READ
     assert text_of_markdown(AS_READ.partition("\n\na\tb")[0]) == AS_READ.partition("\n\na\tb")[0]
 
 
@@ -207,7 +208,9 @@ def test_a_page_whose_elements_are_too_deep_is_refused(tmp_path: Path) -> None:
     assert read(tmp_path / "a.html")[0].endswith("text")
     for encoding in ("utf-8", "utf-16"):
         (tmp_path / "a.html").write_text(2500 * "<div></p>" + "text", encoding)
-        assert "a.html: a page with elements more than 500 deep" in refusal(tmp_path / "a.html")
+        assert "a.html: a page whose elements are nested more than 500 deep" in refusal(
+            tmp_path / "a.html"
+        )
 
 
 HTTP = "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=iso-8859-1\r\n"

@@ -21,12 +21,14 @@ from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.interface.asking import Tasks, configure, shown_progress, words_of
+from crammed.interface.results import Evaluation
 from crammed.report.notebook import table_html
 from crammed.rules.recipe import parse_overrides
 from crammed.terminal.quiet import quiet_transformers
 from support.adapting import SMALL
 from support.html import check_balanced
 from support.pages import python_blocks
+from support.scores import score
 from support.tasks import write_task
 from support.text import documents, write_jsonl
 
@@ -72,8 +74,8 @@ def test_settings_of_a_corpus_may_be_said_again_but_not_otherwise(corpus: Corpus
     for word, words in (
         (f"data.row_length={2 * own}", f"the corpus was prepared with data.row_length={own}"),
         ("tokenizer.kind=bpe", 'the corpus was prepared with tokenizer.kind="wordpiece"'),
-        ("data.rowlength=8", "no setting that the corpus was prepared with"),
-        ("data.clean={nothing: 1}", "no setting that the corpus was prepared with"),
+        ("data.rowlength=8", "the corpus was not prepared with this setting"),
+        ("data.clean={nothing: 1}", "the corpus was not prepared with this setting"),
     ):
         with pytest.raises(InputError, match=re.escape(f"{word}: {words}")):
             asked_with(word)
@@ -109,7 +111,7 @@ def page(here: Path) -> Iterator[dict[str, Any]]:
         patch.chdir(here)
         patch.setattr("crammed.rules.recipe.DEFAULT", "tiny.yaml")
         values: dict[str, Any] = {}
-        for block in python_blocks("python.md"):
+        for block in python_blocks():
             code = block.replace('"1h"', '"3updates"').replace('"crammed", {', '"tiny.yaml", {')
             if "classifier" not in code:
                 exec(compile(code, "docs/python.md", "exec"), values)
@@ -144,6 +146,13 @@ def test_a_notebook_shows_what_came_out(page: dict[str, Any]) -> None:
         check_balanced(shown)
         assert [word for word in words if word not in shown] == []
     assert "&lt;b&gt;" in table_html([("a <b>", ["<b>", "c"])])
+
+
+def test_a_notebook_shows_scores_without_an_untrained_model() -> None:
+    entry = score(60.0)
+    del entry["untrained"]
+    shown = Evaluation(Path("x"), {"suites": {"s": {"tasks": {"rte": entry}, "means": []}}})
+    assert "60.0 f1" in shown._repr_html_()
 
 
 def test_the_same_call_again_returns_the_finished_run(

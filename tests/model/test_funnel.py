@@ -186,7 +186,10 @@ def test_it_is_one_graph_for_any_length(masked: bool) -> None:
     ("words", "said"),
     [
         ("model.pool_at=[2]", "pool_at needs more layers than 2: set layers to 4 or more, or unpo"),
-        ("model.layers=6 model.pool_at=[2,2]", r"pool_at needs growing numbers from 1 to 3, such"),
+        (
+            "model.layers=6 model.pool_at=[2,2]",
+            r"pool_at needs increasing numbers from 1 to 3, such",
+        ),
         ("model.layers=6 model.pool_at=[4]", "of 6 layers, the last 2 compute all tokens"),
         (
             "model.layers=6 model.pool_at=[2] model.passes=2 model.first_attention_norm=true",

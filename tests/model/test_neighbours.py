@@ -20,12 +20,10 @@ from support.variants import configuration
 CPU = torch.device("cpu")
 
 
-def without_content(attention: Attention, length: int = 24) -> Tensor:
-    """How much each of so many equal tokens attends to each, [H, S, S]."""
-    x = torch.zeros(1, length, attention.width)
-    found = attention.probabilities(
-        x, attention.position_encoding.tables(torch.arange(length)), None
-    )
+def without_content(attention: Attention) -> Tensor:
+    """How much each of 24 equal tokens attends to each, [H, S, S]."""
+    tables = attention.position_encoding.tables(torch.arange(24))
+    found = attention.probabilities(torch.zeros(1, 24, attention.width), tables, None)
     return found[0]
 
 

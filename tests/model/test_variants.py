@@ -118,6 +118,25 @@ def test_a_wrong_declaration_is_refused(wrong: dict[str, int]) -> None:
         list(block.declared("here"))
 
 
+@pytest.mark.parametrize(
+    ("fields", "first"),
+    [
+        ({"norm": "pre"}, {"ffn_norm"}),
+        ({"norm": "sandwich"}, {"after_attention", "ffn_norm", "after_ffn"}),
+        ({"norm": "normformer"}, {"after_attention", "ffn_norm"}),
+        ({"norm": "post"}, {"attention_norm", "ffn_norm"}),
+        ({"norm": "post", "mixer": "gated-attention"}, {"attention_norm"}),
+    ],
+)
+def test_layer_0_lacks_only_the_norm_of_what_goes_into_its_attention(
+    fields: dict[str, Any], first: set[str]
+) -> None:
+    model = MaskedLM(configuration(first_attention_norm=False, **fields), VOCAB)
+    layers = model.encoder.layers
+    names = [{n for n, m in each.named_children() if isinstance(m, Norm)} for each in layers]
+    assert names == [first, first | ({"attention_norm"} if fields["norm"] != "post" else set())]
+
+
 # --- how it begins
 
 

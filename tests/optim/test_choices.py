@@ -190,13 +190,13 @@ def test_nadam_looks_ahead_along_its_momentum() -> None:
     torch.testing.assert_close(found.double(), weight - before, rtol=1e-5, atol=1e-6)
 
 
-def twin_of_adam(gradients: list[torch.Tensor], eps: float) -> torch.Tensor:
-    """The last step of Adam with betas 0.9 and 0.8."""
+def twin_of_adam(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """The last step of Adam with betas 0.9 and 0.8, and an epsilon of 1e-6."""
     first, second = torch.zeros(4, 6).double(), torch.zeros(4, 6).double()
     for gradient in gradients:
         first, second = 0.9 * first + 0.1 * gradient, 0.8 * second + 0.2 * gradient**2
     count = len(gradients)
-    return first / (1 - 0.9**count) / ((second / (1 - 0.8**count)).sqrt() + eps)
+    return first / (1 - 0.9**count) / ((second / (1 - 0.8**count)).sqrt() + 1e-6)
 
 
 @pytest.mark.parametrize("name", ["lamb", "adamw-scale", "lars", "larc"])
@@ -209,7 +209,7 @@ def test_steps_are_relative_to_the_size_of_the_parameter(name: str) -> None:
     before, momentum, gradients = weight.clone(), torch.zeros(4, 6).double(), [some(1), some(2)]
     for count, gradient in enumerate(gradients, start=1):
         size = weight.square().sum().sqrt()
-        adam = twin_of_adam(gradients[:count], 1e-6)
+        adam = twin_of_adam(gradients[:count])
         if name == "lamb":
             step = adam + 0.5 * weight
             weight = weight - 0.25 * size / step.square().sum().sqrt() * step

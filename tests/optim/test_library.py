@@ -117,6 +117,26 @@ def test_schedule_free_weights_are_measured_and_kept_but_not_trained(cpu: Device
         build(config_of("ScheduleFreeAdamW", "train.average=0.9"), 256, SPECIALS, cpu)
 
 
+@every_choice
+def test_going_back_to_the_start_undoes_what_diverged(of: str, cpu: Device) -> None:
+    step, fresh = (build(config_of(of), 256, SPECIALS, cpu) for _ in range(2))
+    before = [parameter.detach().clone() for parameter in step.parameters]
+    saved = [step.optimizer.saved(parameter) for parameter in step.parameters]
+    trained(step, range(2))
+    step.gradients(rows_of(8), update_of(8))
+    step.parameters[0].grad = torch.full_like(step.parameters[0], torch.nan)
+    step.apply(1.0)
+    if step.average is not None:
+        step.average.adopt()
+    assert not vector(step.parameters).isfinite().all()
+    for parameter, weights, state in zip(step.parameters, before, saved, strict=True):
+        parameter.data.copy_(weights)
+        step.optimizer.restore(parameter, state)
+    trained(step, range(3))
+    trained(fresh, range(3))
+    assert torch.equal(vector(step.parameters), vector(fresh.parameters))
+
+
 def test_products_are_counted_at_the_size_of_the_vocabulary() -> None:
     config = config_of("SOAP")
     small, large = (update_flops(config.model, size, config.optim) for size in (256, 512))

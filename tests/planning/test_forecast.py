@@ -135,6 +135,15 @@ def test_sizes_beside_one_whose_heads_follow_have_their_own() -> None:
     assert found == [(2, 64), (2, 128), (4, 128), (4, 192), (4, 256), (6, 320)]
 
 
+def test_sizes_whose_gate_would_be_cut_in_the_middle_of_a_feature_are_left_out() -> None:
+    shape = {"model.layers": 12, "model.width": 768, "model.head_dim": 64}
+    asked = with_values(config(budget="1h"), {**shape, "model.ffn_ratio": 2.6667})
+    sizes = candidates(asked, 256, None, 1_000_000, sized(asked, 4, 192))
+    found = [(size["layers"], size["width"]) for size in sizes]
+    assert (12, 768) in found
+    assert (4, 256) not in found  # 683 features
+
+
 def sized(config: RunConfig, layers: int, width: int, speed: float | None = None) -> Chosen:
     shape = {"model.layers": layers, "model.width": width}
     choice = Choice(follows=tuple(shape), flops_per_second=speed)

@@ -154,6 +154,7 @@ def test_the_server_answers_this_machine_alone(server: Server, runs: Path) -> No
     assert "Show all runs" in checked(page)
     assert asked(server, "/", "evil.example")[0] == 403
     assert asked(server, "/", "")[0] == 403
+    assert asked(server, "/", "[") == (400, "this is no address")
     assert asked(server, "/../../etc/passwd") == (404, "there is only one page: /")
     os.rename(runs, runs.with_name("gone"))
     assert asked(server, "/")[0] == 500

@@ -267,7 +267,7 @@ def test_a_run_that_ends_short_says_so_everywhere(
         train_and_export(run, corpus, cpu, progress)
         printed = result(run.path)
     words = printed["ended_short"]
-    assert words.startswith("training ended at 86 % of its schedule, with learning rates that had")
+    assert words.startswith("training ended at 86 % of its schedule, before the learning rate had")
     assert words.endswith("the 128 tokens left of 896 tokens; raise the budget or lower batch.rows")
     assert f"note  {words}" in said.getvalue().splitlines()
     assert ("note", words) in run_lines(printed)

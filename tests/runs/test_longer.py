@@ -52,7 +52,9 @@ def test_a_run_on_the_plateau_is_told_so(tmp_path: Path) -> None:
 def test_a_loss_that_still_falls_at_the_end_is_told(tmp_path: Path) -> None:
     """From the last two measurements on the same rows, not from that after training."""
     assert said(tmp_path / "a", 3.9, fell=0.04) is None
-    words = "its held-out loss still fell, by 0.06 nats between 80 % and 90 % of the budget: "
+    words = (
+        "its held-out loss was still falling, by 0.06 nats between 80 % and 90 % of the budget: "
+    )
     assert said(tmp_path / "b", 3.9, fell=0.06) == f"{words}a larger budget would lower it further"
     both = "a larger budget and more text would lower it further"
     assert said(tmp_path / "c", 3.9, epochs=16.0, fell=0.06) == words + both

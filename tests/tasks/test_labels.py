@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crammed.tasks.labels import class_number, in_order, name_of
+from crammed.tasks.labels import class_number, in_order, name_of, value_of
+from crammed.tasks.task import Task
 
 
 @given(st.lists(st.text(min_size=1).filter(lambda n: not n.isdigit()), min_size=2, unique=True))
@@ -46,3 +47,17 @@ def test_spaces_around_a_class_are_shown() -> None:
 def test_a_truth_value_is_not_a_label_among_three() -> None:
     with pytest.raises(ValueError, match="label True is not one of a, b, c"):
         class_number(True, ("a", "b", "c"))
+
+
+def test_names_are_spelled_as_labels_of_the_data_are() -> None:
+    stars = ["0.5", "1.0", "1.5", "2.0", "2.5"]
+    task = Task.model_validate({"name": "a", "text": "t", "metric": "accuracy", "labels": stars})
+    assert [class_number(label, task.labels) for label in stars] == [0, 1, 2, 3, 4]
+    assert class_number(2.0, task.labels) == 3
+
+
+@pytest.mark.parametrize("value", [pytest.param(10**400, id="huge"), 1e39, "1e39", "-1e39"])
+def test_a_value_that_32_bits_do_not_hold_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"is not a (finite )?number"):
+        value_of(value)
+    assert value_of("1e38") == 1e38

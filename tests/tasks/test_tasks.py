@@ -168,6 +168,14 @@ def test_faults_of_a_suite_are_named(tmp_path: Path, text: str, words: str) -> N
     assert words in refusal(tmp_path, text)
 
 
+@pytest.mark.parametrize("name", ["blimp", "heldout"])
+def test_a_suite_has_not_the_name_of_what_is_no_suite_of_tasks(tmp_path: Path, name: str) -> None:
+    file = tmp_path / f"{name}.yaml"
+    file.write_text("tasks: {a: {text: b, metric: f1}}")
+    with pytest.raises(InputError, match=f"{name} is built in, .*: rename the file"):
+        load_suite(str(file))
+
+
 def test_all_faults_are_named_at_once(tmp_path: Path) -> None:
     text = refusal(tmp_path, "tasks: {a: {txt: b, metric: acc}}")
     assert "3 faults" in text
@@ -183,7 +191,7 @@ def test_an_unknown_suite_is_answered_with_the_known_ones(tmp_path: Path) -> Non
 
 def test_unknown_tasks_are_answered_with_the_known_ones() -> None:
     suite = load_suite("glue")
-    assert [task.name for task in suite.select(["rte", "cola"])] == ["rte", "cola"]
+    assert [task.name for task in suite.select(["rte", "cola", "rte"])] == ["rte", "cola"]
     with pytest.raises(InputError, match=r"suite glue: no task 'stb': did you mean stsb\?"):
         suite.select(["stb"])
 

@@ -17,7 +17,7 @@ from crammed.data.corpus import Corpus
 from crammed.evaluation.decision import WAYS
 from crammed.evaluation.scores.table import comparison_tables
 from crammed.terminal.progress import Progress
-from crammed.terminal.table import show
+from crammed.terminal.table import add_column, new_table, show
 from support.scores import BLIMP, GLUE, HELDOUT, PAPERS
 
 PATH = "/a/folder/whose/name/is/so/long/that/no/narrow/terminal/holds/it/in/one/line"
@@ -82,7 +82,7 @@ def test_lines_fit_the_terminal(verb: str, terminal: Terminal, corpus: Corpus) -
         assert "rte" in shown
 
 
-def test_a_file_gets_long_lines_whole(corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_gets_long_lines_whole(capsys: pytest.CaptureFixture[str]) -> None:
     machine.recipes()
     assert max(map(len, capsys.readouterr().out.splitlines())) > 90
 
@@ -101,3 +101,14 @@ def test_lines_about_progress_break_between_words(terminal: Terminal) -> None:
     Progress(terminal).line(f"note  {'several words ' * 30} {PATH}")
     words = {word for line in terminal.getvalue().splitlines() for word in line.split()}
     assert words == {"note", "several", "words", PATH}
+
+
+def test_brackets_in_names_are_no_markup(terminal: Terminal) -> None:
+    table = new_table("A: bert[v2]")
+    add_column(table, "[name]")
+    table.add_row("mean [/all]")
+    for stream in (io.StringIO(), terminal):
+        show([table], stream)
+        shown = re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue())
+        assert [line.strip() for line in shown.splitlines()][::3] == ["A: bert[v2]", "mean [/all]"]
+        assert "[name]" in shown

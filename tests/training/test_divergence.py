@@ -132,7 +132,9 @@ def test_a_learning_rate_far_too_high_is_named_with_one_that_suits(
     config = tiny("crammed", *rates, budget={"limit": "2updates"})
     announced = io.StringIO()
     with RunDir.open(tmp_path / "run", config) as run:
-        with pytest.raises(Diverged, match="far too high: train anew with " + suited) as caught:
+        with pytest.raises(
+            Diverged, match="far too high: start a new run with " + suited
+        ) as caught:
             train_and_export(run, corpus, cpu, Progress(announced))
     assert "train.divergence" not in str(caught.value)
     assert f"far too high: {suited.removesuffix(',')} would suit" in announced.getvalue()

@@ -144,7 +144,7 @@ def test_the_end_of_training_is_read_from_the_last_checkpoint(
 def test_a_signal_while_the_end_is_written_ends_the_process(
     tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Checkpoints.save_end
+    original = Checkpoints.write
 
     def signalled(self: Checkpoints, *given: Any) -> Any:
         signal.raise_signal(signal.SIGTERM)
@@ -152,7 +152,7 @@ def test_a_signal_while_the_end_is_written_ends_the_process(
 
     config = tiny("crammed", budget={"limit": "3updates"})
     with monkeypatch.context() as patched:
-        patched.setattr(Checkpoints, "save_end", signalled)
+        patched.setattr(Checkpoints, "write", signalled)
         with pytest.raises(Interrupted, match="SIGTERM after 3 updates"):
             finish(config, corpus, tmp_path / "run", cpu)
     assert finish(config, corpus, tmp_path / "run", cpu).updates == 3

@@ -36,9 +36,12 @@ def trained(step: TrainStep, numbers: range, layers: int | None = None) -> None:
         step.apply(1.0)
 
 
-@pytest.mark.parametrize("name", ["adamw", "muon", "adafactor", "lion"])
+CHOSEN = ["adamw", "muon", "adafactor", "lion", "sgd", "sgd optim.momentum=0.0"]
+
+
+@pytest.mark.parametrize("name", CHOSEN)
 def test_it_trains_a_shallow_model_and_then_the_same_twice_over(cpu: Device, name: str) -> None:
-    words = ("model.value_embeddings=false", f"optim.name={name}", "train.average=0.9")
+    words = ("model.value_embeddings=false", *f"optim.name={name}".split(), "train.average=0.9")
     shallow = build(tiny("crammed", *words, "model.layers=2"), 256, SPECIALS, cpu)
     deep = build(tiny("crammed", *words, "model.layers=4"), 256, SPECIALS, cpu)
     grown = build(tiny("crammed", *words, *GROWING), 256, SPECIALS, cpu)
@@ -63,6 +66,26 @@ def test_it_trains_a_shallow_model_and_then_the_same_twice_over(cpu: Device, nam
         assert torch.equal(found[name], parameter), name
         ours, theirs = (s.optimizer.state for s in (grown, deep))
         assert all(torch.equal(ours[found[name]][k], v) for k, v in theirs[parameter].items())
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_weights_that_no_layer_read_yet_are_trained_and_averaged_from_then_on(
+    cpu: Device, name: str
+) -> None:
+    """Only odd layers read embeddings as values."""
+    words = ("train.grow_at=[0.5]", "model.value_embeddings=true", "train.average=0.9")
+    config = tiny("crammed", *words, f"optim.name={name}")
+    step = build(config, 256, SPECIALS, cpu)
+    values = step.model.get_parameter("encoder.values.weight")
+    begun = values.detach().clone()
+    trained(step, range(2), 1)
+    assert torch.equal(values, begun)
+    trained(step, range(2, 4), 2)
+    assert not torch.equal(values, begun)
+    assert step.average is not None
+    now = values.detach().clone()
+    with step.average.shown():
+        assert not any(torch.equal(values, other) for other in (begun, now))
 
 
 @pytest.mark.parametrize("layers", [2, 4])

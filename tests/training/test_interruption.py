@@ -120,7 +120,7 @@ def test_time_lost_in_a_crash_is_charged(tmp_path: Path, corpus: Corpus, cpu: De
 
 
 def test_a_checkpoint_of_another_corpus_is_refused(
-    tmp_path: Path, corpus: Corpus, cpu: Device, stopping_at: Any, text_file: Path
+    tmp_path: Path, corpus: Corpus, cpu: Device, stopping_at: Any
 ) -> None:
     config = tiny("crammed", budget={"limit": "7updates"})
     stopping_at(3, signal.SIGTERM)

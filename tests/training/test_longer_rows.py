@@ -106,7 +106,7 @@ def test_every_length_is_compiled_before_the_first_update(cpu: Device) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("train.lengthen_at=[0.5, 0.1]",), "growing numbers above 0"),
+        (("train.lengthen_at=[0.5, 0.1]",), "increasing numbers above 0"),
         (("train.lengthen_at=[0.1, 0.2, 0.3]",), "begins with 1/8 of rows of 32 tokens"),
         (("train.lengthen_at=[0.1, 0.2]", "masking.rate=0.05"), "masking 0.05 of 8 tokens"),
         (("train.lengthen_at=[0.5]", "train.drop_tokens=0.5"), "leave one of them out"),

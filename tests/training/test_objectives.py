@@ -155,7 +155,10 @@ def _mean_of_half(model: MaskedLM, half: torch.Tensor, documents: bool) -> torch
     return torch.cat(hidden).mean(0)
 
 
-@pytest.mark.parametrize("words", [(SCRIPT,), FOURS, (ELECTRA,)], ids=" ".join)
+DISTANCE = ("loss.name=embedding", "masking.z_loss=0")
+
+
+@pytest.mark.parametrize("words", [(SCRIPT,), FOURS, (ELECTRA,), DISTANCE], ids=" ".join)
 def test_flops_of_both_passes_are_counted(cpu: Device, words: tuple[str, ...]) -> None:
     config = tiny("crammed", *words)
     objective = build(config, 256, SPECIALS, cpu).objective

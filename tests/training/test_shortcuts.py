@@ -30,9 +30,9 @@ def run_of(model: ModelConfig, **train: Any) -> RunConfig:
     return RunConfig.model_validate(base)
 
 
-def places_of(rows: int, count: int) -> Tensor:
+def places_of(rows: int) -> Tensor:
     draw = torch.Generator().manual_seed(5)
-    return torch.stack([torch.randperm(LENGTH, generator=draw)[:count] for _ in range(rows)])
+    return torch.stack([torch.randperm(LENGTH, generator=draw)[:4] for _ in range(rows)])
 
 
 DROPPING = [
@@ -53,7 +53,7 @@ def test_dropping_is_hiding_tokens_from_the_middle_layers(
 ) -> None:
     config = run_of(configuration(**{"layers": 4, **fields}), drop_tokens=0.5)
     model, ids, numbers = random_model(config.model), some_ids(3), torch.tensor([7, 2**33, 9])
-    predicted, mask = places_of(3, 4), None
+    predicted, mask = places_of(3), None
     if documents:
         part = (torch.arange(LENGTH) > torch.tensor([[4], [9], [12]])).int()
         mask = part[:, :, None] == part[:, None, :]
@@ -79,9 +79,19 @@ def test_dropping_is_hiding_tokens_from_the_middle_layers(
     torch.testing.assert_close(found, encoder.final_norm(x))
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_depth_without_middle_layers_computes_all_tokens(layers: int) -> None:
+    """As a model that grows has at first."""
+    config = run_of(configuration(layers=4), drop_tokens=0.5, grow_at=[0.25, 0.5])
+    encoder, ids = random_model(config.model).encoder, some_ids(2)
+    encoder.depth = layers
+    found = Shortcuts(config, CPU).encode(encoder, ids, None, places_of(2), torch.arange(2), None)
+    assert torch.equal(found, encoder(ids))
+
+
 def trained_flops(config: RunConfig, model: MaskedLM) -> float:
     """Forward FLOPs of a row."""
-    predicted, numbers = places_of(2, 4), torch.arange(2)
+    predicted, numbers = places_of(2), torch.arange(2)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as forward:
         encode = Shortcuts(config, CPU).encode
         hidden = encode(model.encoder, some_ids(2), None, predicted, numbers, None)
@@ -103,7 +113,7 @@ def test_earlier_passes_get_no_gradients_and_cost_a_third() -> None:
     config = run_of(model, learned_passes=2)
     ours, theirs, ids = random_model(model), random_model(model), some_ids(2)
     Shortcuts(config, CPU).encode(
-        ours.encoder, ids, None, places_of(2, 4), torch.arange(2), None
+        ours.encoder, ids, None, places_of(2), torch.arange(2), None
     ).square().sum().backward()
     encoder = theirs.encoder
     x, *given = encoder.prepare(encoder.tokens(ids), None, None, ids)

@@ -176,19 +176,22 @@ def test_a_budget_of_time_pays_for_the_start(
 PRICED = ("batch.rows=8", "masking.rate=0.25")
 
 
-def flops_of(corpus: Corpus) -> tuple[float, float]:
+def flops_of(corpus: Corpus, *more: str) -> tuple[float, float]:
     """FLOPs before the first update, and of an update, of a run with the values `PRICED`."""
-    plain = tiny("crammed", *PRICED)
+    plain = tiny("crammed", *PRICED, *more)
     one = 8 * ROW * train_flops_per_token(plain.model, corpus.vocab_size, ROW, 8)
     one += update_flops(plain.model, corpus.vocab_size, plain.optim)
-    return factorisation_flops(corpus.vocab_size, plain.model.width), one
+    width = plain.model.embedding_width or plain.model.width
+    return factorisation_flops(corpus.vocab_size, width), one
 
 
+@pytest.mark.parametrize("width", [None, 8])
 def test_a_budget_of_flops_pays_for_the_products(
-    tmp_path: Path, corpus: Corpus, cpu: Device
+    tmp_path: Path, corpus: Corpus, cpu: Device, width: int | None
 ) -> None:
-    before, one = flops_of(corpus)
-    config = asked(f"{before + 3.5 * one}flop", *PRICED)
+    own = () if width is None else (f"model.embedding_width={width}",)
+    before, one = flops_of(corpus, *own)
+    config = asked(f"{before + 3.5 * one}flop", *PRICED, *own)
     trained = train(config, corpus, tmp_path / "run", cpu)
     assert trained.work.updates == 3
     assert trained.u == pytest.approx((before + 3 * one) / (before + 3.5 * one))

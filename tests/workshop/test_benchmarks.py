@@ -205,18 +205,6 @@ def test_busy(tmp_path: Path, benchmark: Benchmark, monkeypatch: pytest.MonkeyPa
     )
 
 
-def test_optimizer(tmp_path: Path) -> None:
-    result = _result("optimizer.py", "crammed", *SMALL, "batch.rows=64", "--updates", "2")
-    ways = result["ways"]
-    assert set(ways) >= {"clipping", "AdamW, fused", "Muon, ours", "Muon, PyTorch's"}
-    for way in ways.values():
-        whole = way["seconds"] + result["gradients_seconds"]
-        assert way["share_of_update"] == pytest.approx(way["seconds"] / whole)
-    # PyTorch's multiplies in bfloat16, and the iteration amplifies the rounding.
-    assert 0 < result["muon_differs_from_torch"] < 0.2
-    assert "| Muon, ours | " in _table("optimizer", result, tmp_path)
-
-
 def test_profile_step(tmp_path: Path) -> None:
     result = _result("profile_step.py", "crammed", *SMALL, "--updates", "2", "--top", "5")
     assert len(result["top"]) == 5

@@ -1,4 +1,4 @@
-"""Trains somebody else's encoder further, by masked-language modelling on the user's own text.
+"""Continues pretraining an encoder, by masked-language modelling on the user's own text.
 
 original      the encoder to adapt: found, checked, loaded, exported in its own class
 new_words     words added to its tokenizer, and what their embeddings begin as

@@ -128,7 +128,7 @@ def _model_card(original: Original, training: Training, mask: str) -> str:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """Masked-language modelling of an encoder of others goes on.
+    """Masked-language modelling of a pretrained encoder goes on.
 
     Attributes:
         old_text: text of the old domain to measure forgetting on; None if none is named.
@@ -169,7 +169,7 @@ class Adaptation:
         if words := original.new_words:
             progress.line(
                 f"words  the tokenizer gets {counted(len(words), 'word')}, such as {words[0]}, "
-                "whose embeddings begin at the mean of the others"
+                "whose embeddings are initialised to the mean of the others"
             )
         if lacks := original.lacks:
             progress.line(

@@ -15,6 +15,7 @@ from crammed.data.preparing.select.given_heldout import GivenHeldout
 from crammed.errors import InputError
 from crammed.files.folders import new_folder
 from crammed.files.writing import read_json, write_json
+from crammed.formats.lines import Faults
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import Progress
 
@@ -63,8 +64,12 @@ class Replay:
                     f"--replay measures the text first, and {source.path} is not on this machine: "
                     "copy it into a file, and name that with --data"
                 )
-        parts = [part for source in open_sources(data) for part in source.parts]
-        size = sum(len(text) for part in parts for text in part.documents())
+        faults = Faults(data.unreadable == "skip")
+        size = 0.0
+        for opened in open_sources(data):
+            lengths = (len(text) for part in opened.parts for text in part.documents(faults))
+            found = sum(lengths)
+            size += opened.weight * min(found, opened.max_characters or found)
         most = max(1, round(size * self.share / (1.0 - self.share)))
         return [*_own(data), {"path": self.path, "max_characters": most}]
 

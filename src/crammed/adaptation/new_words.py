@@ -20,6 +20,7 @@ from crammed.config import DataConfig
 from crammed.data.preparing.read.source import open_sources
 from crammed.errors import InputError
 from crammed.files.regular import read_text
+from crammed.formats.lines import Faults
 
 NOISE = 1e-5
 """Covariance of new embeddings as a share of that of the others, as in Hewitt 2021."""
@@ -121,7 +122,7 @@ def _normal(tokenizer: Any, word: str) -> str:
 
 def _in_file(file: Path) -> Iterator[str]:
     try:
-        lines = read_text(file).splitlines()
+        lines = read_text(file).removeprefix("\ufeff").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"--new-words {file}: not a text file, nor a number: name a file with one word per line"
@@ -139,7 +140,8 @@ def _in_text(data: DataConfig, tokenizer: Any) -> Iterator[str]:
     """Words of letters, the most frequent first."""
     typed: Counter[str] = Counter()
     characters = 0
-    for text in (t for s in open_sources(data) for part in s.parts for t in part.documents()):
+    faults = Faults(data.unreadable == "skip")
+    for text in (t for s in open_sources(data) for part in s.parts for t in part.documents(faults)):
         typed.update(_WORD.findall(text))
         if (characters := characters + len(text)) >= MOST_CHARACTERS:
             break

@@ -29,15 +29,15 @@ HeldoutOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PATH",
-        help="Hold these documents out instead of some of the text: files or folders as for "
-        "--data. Copies of them are not trained on.",
+        help="Use these documents as the held-out set instead of a sample of the text: files or "
+        "folders as for --data. Copies of them are not trained on.",
     ),
 ]
 ExtendOption = Annotated[
     Path | None,
     typer.Option(
         metavar="CORPUS_DIR",
-        help="Begin with the rows of this corpus, and add further text, with its tokenizer, "
+        help="Extend this corpus: keep its rows and add the text of --data, using its tokenizer, "
         "held-out documents and settings.",
     ),
 ]

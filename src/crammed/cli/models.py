@@ -44,7 +44,15 @@ TwinsOption = Annotated[
     typer.Option(
         "--untrained-in",
         metavar="DIR",
-        help="Folder in which models of one shape share the untrained model's predictions.",
+        help="Folder in which models of one architecture share the predictions of their untrained "
+        "baseline.",
+    ),
+]
+ScoredSuiteOption = Annotated[
+    str,
+    typer.Option(
+        help="Built-in suite (glue, superglue, small, race, swag, docs), FILE.yaml, blimp or "
+        "heldout."
     ),
 ]
 SubmissionOption = Annotated[
@@ -55,7 +63,7 @@ SubmissionOption = Annotated[
 
 def evaluate(
     model: ModelArgument,
-    suite: SuiteOption = "glue",
+    suite: ScoredSuiteOption = "glue",
     data: ScoredOption = None,
     tasks: TasksOption = None,
     seeds: SeedsOption = None,
@@ -163,7 +171,7 @@ def _score_parts(values: dict[str, Any]) -> list[Printed]:
             kept = "scores and predictions are in"
     if file := values.get("submission"):
         missing = ", ".join(values["missing"])
-        lacks = f"; the leaderboard will miss {missing}" if missing else ""
+        lacks = f"; it lacks {missing}, which the leaderboard expects" if missing else ""
         parts.append(Text(f"the submission is in {one_line(file)}{lacks}"))
     parts.append(Text(f"{kept} {one_line(values['folder'])}"))
     return parts
@@ -185,7 +193,7 @@ def finetune(
     trust_remote_code: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Fine-tune an encoder on a task, and keep the median seed's model."""
+    """Fine-tune an encoder on a task, and save the model with the median score."""
     import shlex
 
     from crammed.interface import models
@@ -221,8 +229,8 @@ def embed(
     partners: Annotated[
         str,
         typer.Option(
-            help="What a passage should be near: neighbours, or itself (dropout). Or denoise: "
-            "rebuild the passage from its vector."
+            help="Positive pairs for the contrastive loss: neighbours, or dropout (a passage with "
+            "itself). Or denoise: reconstruct the passage from its vector."
         ),
     ] = "neighbours",
     pairs: Annotated[
@@ -232,15 +240,19 @@ def embed(
     beside: Annotated[
         str | None, typer.Option(metavar="OTHER", help="Also score the vectors of this model.")
     ] = None,
-    batch: Annotated[int, typer.Option(help="Pairs per update.")] = 64,
-    length: Annotated[int, typer.Option(help="Most tokens of a text.")] = 128,
+    batch: Annotated[
+        int, typer.Option(help="Batch size: pairs (with denoise, passages) per update.")
+    ] = 64,
+    length: Annotated[
+        int, typer.Option(help="Maximum tokens per text; longer texts are truncated.")
+    ] = 128,
     seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
     trust_remote_code: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Tune an encoder into sentence embeddings, on unlabelled text."""
+    """Train a sentence-embedding model from an encoder, on unlabelled text."""
     from crammed.interface import models
     from crammed.interface.lines import next_vectors
 
@@ -322,7 +334,7 @@ def report(
 
     check_file(out)
     if out.suffix.lower() not in (".html", ".htm"):  # such as summary.json, which would be lost
-        raise InputError(f"{out} is not named as a page: let its name end in .html")
+        raise InputError(f"{out}: the report is an HTML file, so its name must end in .html")
     studies = [folder for folder in folders if (folder / RESULT).exists()]
     if not studies:
         typer.echo(one_line(write_report(folders, out)))

@@ -29,7 +29,8 @@ RecipeWords = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RECIPE] [KEY.PATH=VALUE]...",
-        help="A recipe (name or .yaml file; default: crammed), and values that override its own.",
+        help="A recipe (name or .yaml file; default: crammed, or a study's own base), and values "
+        "that override it.",
         autocompletion=lambda incomplete: beginning("recipes", incomplete),
     ),
 ]
@@ -60,8 +61,8 @@ FitOption = Annotated[
     bool,
     typer.Option(
         "--fit",
-        help="Choose size, vocabulary, batch and learning rate by the budget, even where the "
-        "recipe sets them.",
+        help="Let the budget determine model size, vocabulary, batch size and learning rate, even "
+        "where the recipe sets them.",
     ),
 ]
 ModelArgument = Annotated[
@@ -69,13 +70,14 @@ ModelArgument = Annotated[
     typer.Argument(metavar="MODEL", help="A run, a Hugging Face folder, or a name on the hub."),
 ]
 SuiteOption = Annotated[
-    str, typer.Option(help="glue, superglue, small, race, swag, docs, FILE.yaml, blimp or heldout.")
+    str,
+    typer.Option(help="Built-in suite (glue, superglue, small, race, swag, docs), or FILE.yaml."),
 ]
 TasksOption = Annotated[
     str | None, typer.Option(help="Tasks to evaluate, such as rte,mrpc (default: all).")
 ]
 SeedsOption = Annotated[
-    int | None, typer.Option(min=1, max=1000, help="Fine-tuning seeds of each task.")
+    int | None, typer.Option(min=1, max=1000, help="Number of fine-tuning seeds per task.")
 ]
 ProtocolOption = Annotated[
     str | None,
@@ -86,7 +88,10 @@ ProtocolOption = Annotated[
 ]
 UntrainedOption = Annotated[
     bool,
-    typer.Option("--untrained/--no-untrained", help="Also fine-tune the untrained model."),
+    typer.Option(
+        "--untrained/--no-untrained",
+        help="Also fine-tune a randomly initialised model of the same architecture, as a baseline.",
+    ),
 ]
 IntoOption = Annotated[
     Path | None,
@@ -98,7 +103,7 @@ JobsOption = Annotated[
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 DtypeOption = Annotated[str, typer.Option(help="auto, float32 or bfloat16.")]
 TrustOption = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run Python code that comes with MODEL.")
+    bool, typer.Option("--trust-remote-code", help="Allow the model's own Python code to run.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 

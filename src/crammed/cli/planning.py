@@ -48,7 +48,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="CARD",
-            help="Measure nothing; count what another card, such as 'RTX 4090', would reach.",
+            help="Measure nothing; estimate a GPU such as 'RTX 4090' from its FLOPs and bytes.",
         ),
     ] = None,
 ) -> None:

@@ -54,7 +54,7 @@ JudgesOption = Annotated[
     str | None,
     typer.Option(
         metavar="NAMES",
-        help="What to judge runs by: heldout, blimp, suites of tasks such as glue, small or "
+        help="How to score runs: heldout, blimp, suites of tasks such as glue, small or "
         "FILE.yaml, or single tasks such as glue.cola (default: those of the study).",
     ),
 ]
@@ -93,7 +93,7 @@ def study(
     """Compare variants of a recipe, trained with equal budgets and several seeds.
 
     Without --budget, built-in studies give every run the same FLOPs. With a budget of time, all
-    arms are timed before the first run, and each gets the FLOPs that it computes in that time.
+    arms are timed before the first run, and each gets as many FLOPs as it can compute in that time.
 
     Your own study is a YAML file such as this one:
 

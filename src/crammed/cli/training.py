@@ -131,7 +131,7 @@ def adapt(
     old_text: Annotated[
         str | None,
         typer.Option(
-            metavar="PATH", help="Text like that MODEL was trained on, to measure forgetting."
+            metavar="PATH", help="Text like MODEL's original training text, to measure forgetting."
         ),
     ] = None,
     task_adaptive: Annotated[
@@ -152,7 +152,7 @@ def adapt(
     out: RunOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train somebody else's encoder further on your own text, and export it."""
+    """Continue pretraining an existing encoder on your own text, and export it."""
     from crammed.interface import training
 
     if named := [word for word in words or [] if "=" not in word]:
@@ -184,7 +184,8 @@ def decide(
         list[str] | None,
         typer.Argument(
             metavar="[RECIPE] [KEY.PATH=VALUE]...",
-            help="What to train from scratch; values of data, batch and compute apply to both.",
+            help="Recipe and overrides for the run from scratch; those of data, batch and compute "
+            "also apply to adapting.",
         ),
     ] = None,
     data: DataOption = None,
@@ -205,7 +206,7 @@ def decide(
     dtype: DtypeOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Compare training from scratch, adapting, and an encoder as it is, on your tasks."""
+    """Compare training from scratch, adapting an encoder, and using it unchanged, on your tasks."""
     from crammed.interface import models
     from crammed.terminal.table import show
 

@@ -61,7 +61,7 @@ class Protocol(Section):
     @model_validator(mode="after")
     def _probes_draw_nothing(self) -> Protocol:
         if self.probe is not None and self.seeds != 1:
-            raise ValueError("a probe has nothing random: set seeds to 1")
+            raise ValueError("a probe involves no randomness: set seeds to 1")
         return self
 
     @property

@@ -182,7 +182,7 @@ class ModelConfig(Section):
         if self.passes > 1 and not self.first_attention_norm:
             raise ValueError("passes after the first need first_attention_norm: true")
         if self.matrix_start == "orthogonal" and self.zero_outputs:
-            raise ValueError("zero_outputs needs another matrix_start than orthogonal")
+            raise ValueError("zero_outputs needs a matrix_start other than orthogonal")
         if self.attention_start != "random" and not (
             self.qkv_bias and self.positions == "rotary" and self.qk_norm == "none"
         ):
@@ -203,6 +203,13 @@ class ModelConfig(Section):
             raise ValueError(f"norm_kind {self.norm_kind} has no biases: set norm_bias: false")
         if self.norm in ("post", "deepnorm") and self.final_norm:
             raise ValueError(f"norm: {self.norm} ends every layer in a norm: set final_norm: false")
+        if self.norm == "deepnorm" and (
+            self.ffn_every > 1 or self.mixer in ("gated-attention", "none")
+        ):
+            raise ValueError(
+                "norm: deepnorm weighs the residual of two blocks in every layer: set norm: post, "
+                "or ffn_every: 1 and another mixer"
+            )
         if self.blocks == "parallel" and (self.norm != "pre" or self.ffn_every > 1):
             raise ValueError("blocks: parallel needs norm: pre and ffn_every: 1")
         if self.ffn_every > self.layers:
@@ -213,7 +220,7 @@ class ModelConfig(Section):
         last = self.layers - self.unpooled_layers - 1
         if list(self.pool_at) != sorted({*self.pool_at}) or self.pool_at[-1] > last:
             raise ValueError(
-                f"pool_at needs growing numbers from 1 to {last}, such as [1]: of {self.layers} "
+                f"pool_at needs increasing numbers from 1 to {last}, such as [1]: of {self.layers} "
                 f"layers, the last {self.unpooled_layers} compute all tokens (unpooled_layers)"
                 if last > 0
                 else f"pool_at needs more layers than {self.layers}: set layers to "

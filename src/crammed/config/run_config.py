@@ -45,7 +45,7 @@ class RunConfig(Section):
     corpus: str | None = None
     """Hash of the corpus that was given; null prepares one from `data.sources`."""
     adapts: str | None = None
-    """Hash of the model of others that is trained further; null trains one from scratch."""
+    """Hash of the pretrained model that is trained further; null trains one from scratch."""
     budget: BudgetConfig = BudgetConfig()
     data: DataConfig = DataConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
@@ -118,7 +118,7 @@ class RunConfig(Section):
         if name == "embedding" and (logits or not model.tied_decoder):
             raise ValueError(
                 "loss.name=embedding has no logits: set masking.z_loss=0, model.decoder_bias=false "
-                "and model.tied_decoder=true, and do not adapt a model of others with it"
+                "and model.tied_decoder=true, and do not adapt a pretrained model with it"
             )
         if self.masking.unit != "token" and self.tokenizer.kind == "wordlevel":
             raise ValueError(
@@ -130,7 +130,7 @@ class RunConfig(Section):
         if not points:
             return
         if list(points) != sorted({*points} - {0.0}):
-            raise ValueError("train.grow_at needs growing numbers above 0, such as [0.25,0.5]")
+            raise ValueError("train.grow_at needs increasing numbers above 0, such as [0.25,0.5]")
         if model.layers % 2 ** len(points):
             raise ValueError(
                 f"train.grow_at begins with 1/{2 ** len(points)} of the layers: set model.layers "
@@ -139,7 +139,7 @@ class RunConfig(Section):
         if model.ffn_every > 1 or model.mixer == "fourier-hybrid":
             raise ValueError(
                 "train.grow_at copies layers, and needs all alike: set model.ffn_every=1 and "
-                "another model.mixer than fourier-hybrid"
+                "a model.mixer other than fourier-hybrid"
             )
         if model.pool_at:
             raise ValueError("train.grow_at and model.pool_at do not go together: leave one out")
@@ -154,7 +154,9 @@ class RunConfig(Section):
     def _check_lengths(self) -> None:
         points, length = self.train.lengthen_at, self.data.row_length
         if list(points) != sorted(points) or 0.0 in points:
-            raise ValueError("train.lengthen_at needs growing numbers above 0, such as [0.1,0.5]")
+            raise ValueError(
+                "train.lengthen_at needs increasing numbers above 0, such as [0.1,0.5]"
+            )
         if length % self.pieces_at(0.0) or length // self.pieces_at(0.0) < 8:
             raise ValueError(
                 f"train.lengthen_at begins with 1/{self.pieces_at(0.0)} of rows of {length} "
@@ -173,7 +175,7 @@ class RunConfig(Section):
             or self.adapts
         ):
             raise ValueError(
-                "train.drop_tokens needs model.mixer=attention, another model.scope than local, no "
+                "train.drop_tokens needs model.mixer=attention, a model.scope other than local, no "
                 "model.pool_at, at least 3 layers and a model from scratch: leave it out"
             )
         if (learned := train.learned_passes) is None:
@@ -207,7 +209,7 @@ class RunConfig(Section):
         ):
             raise ValueError(
                 f"objective.name={name} needs a model from scratch, no train.drop_tokens, no "
-                "train.learned_passes and another loss.name than embedding: leave these out"
+                "train.learned_passes and a loss.name other than embedding: leave these out"
             )
         if name in ("script", "contrast", "electra") and train.early_stop is not None:
             raise ValueError(

@@ -16,13 +16,13 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from crammed.config.kinds import Kinds, is_section, kinds_of, subsection
-from crammed.errors import InputError
+from crammed.errors import InputError, in_one_line
 from crammed.files.regular import read_text
 from crammed.hints import did_you_mean
 
 
 class Loader(yaml.SafeLoader):
-    """YAML as users mean it: 1e-3 is a number, `on` is a word, and 2026-01-01 is text.
+    """YAML as users mean it: 1e-3 is a number, `on` is a word, and 2026-01-01 and 007 are text.
 
     A duplicate key in a mapping is an error, where PyYAML would keep the last.
     """
@@ -40,13 +40,18 @@ class Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_RESOLVED_OTHERWISE = {f"tag:yaml.org,2002:{kind}" for kind in ("float", "bool", "timestamp")}
+_RESOLVED_OTHERWISE = {
+    f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool", "timestamp")
+}
 Loader.yaml_implicit_resolvers = {
     first: [(tag, regexp) for tag, regexp in resolvers if tag not in _RESOLVED_OTHERWISE]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 Loader.add_implicit_resolver(
     "tag:yaml.org,2002:bool", re.compile(r"true$|false$", re.IGNORECASE), list("tTfF")
+)
+Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"[-+]?(0|[1-9][0-9_]*)$"), list("-+0123456789")
 )
 Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
@@ -80,11 +85,11 @@ def load_yaml(text: str) -> Any:
             )
         return loader.construct_document(node)
     except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from error
+        raise ValueError(in_one_line(error)) from error
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     except Exception as error:  # PyYAML lets Python's errors about numbers and dates through
-        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
+        raise ValueError(in_one_line(error)) from error
 
 
 def _nodes(node: yaml.Node, counted: dict[int, float]) -> float:

@@ -71,7 +71,11 @@ def receive(address: str, out: Path, progress: Progress) -> Corpus:
         if not isinstance(listed, dict):
             raise InputError(f"{shown} is not a corpus: its manifest lists no files")
         copy_all(get, list(listed), f"copying {shown}", progress)
-        if damaged := list(Corpus(folder).damaged()):
+        try:
+            damaged = list(Corpus(folder).damaged())
+        except InputError as error:  # which names a folder that is about to go
+            raise InputError(f"the corpus at {shown} is damaged: copy it there again") from error
+        if damaged:
             raise InputError(f"the corpus at {shown} is damaged: {', '.join(damaged)}")
     return Corpus(out)
 

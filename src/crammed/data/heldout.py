@@ -165,7 +165,7 @@ def cut_rows(
         return HeldoutRows(rows[order], per_character)
     numbers = {name: number for number, name in enumerate(characters)}
     of_tokens = np.repeat([numbers[name] for name in sources], np.diff(ends, prepend=0))
-    tokens = np.bincount(of_tokens).tolist()
+    tokens = np.bincount(of_tokens, minlength=len(numbers)).tolist()
     sizes = characters.values()
     found = HeldoutSources(
         names=tuple(characters),

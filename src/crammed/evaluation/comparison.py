@@ -10,12 +10,11 @@ from typing import Any
 from rich.text import Text
 
 from crammed.errors import InputError
-from crammed.evaluation.evaluation import WITHOUT_FINETUNING
 from crammed.evaluation.folder import read_gold, read_outputs, read_scores
 from crammed.evaluation.scores.compare import Difference, compare, paired_difference, untested
-from crammed.evaluation.scores.score import metrics_of
+from crammed.evaluation.scores.score import metric_words, metrics_of
 from crammed.evaluation.scores.table import comparison_tables
-from crammed.tasks.task import PAIRS, Suite, Task, load_suite, suite_names
+from crammed.tasks.task import PAIRS, WITHOUT_FINETUNING, Suite, Task, load_suite, suite_names
 from crammed.terminal.table import Printed
 
 
@@ -83,8 +82,8 @@ def compare_models(a: Path, b: Path, suite: str) -> Comparison:
         ]
         if any("untested" in entry for entry in entries):
             notes.append(
-                f"no interval and no p: {'; '.join(apart.values())}, which may be all that makes "
-                "the difference; evaluate both by one protocol (--protocol FILE.yaml)"
+                f"no interval and no p: {'; '.join(apart.values())}, which may account for the "
+                "whole difference; evaluate both with the same protocol (--protocol FILE.yaml)"
             )
     names = one["model"]["name"], other["model"]["name"]
     if names[0] == names[1]:  # such as two that are called export
@@ -153,18 +152,21 @@ def _difference(
     """The paired difference of one score, or why it cannot be computed."""
     if task.kind == PAIRS:
         return f"kind {PAIRS} has no seeds to compare: see both scores"
+    rows, described = read_gold(folders[0], suite.name, name)
     one, other = (score["metric"] for score in scores)
     if one != other:
         return f"A has {one}, B has {other}: evaluate both again"
-    rows, described = read_gold(folders[0], suite.name, name)
-    if described["sha256"] != read_gold(folders[1], suite.name, name)[1]["sha256"]:
+    if one != (now := metric_words(task, name, described["labels"])):
+        return f"both have {one}, and {suite.name} asks for {now} now: evaluate both again"
+    other_described = read_gold(folders[1], suite.name, name)[1]
+    if described["sha256"] != other_described["sha256"]:
         return "different data"
     a, b = (
         [
-            read_outputs(folder, suite.name, task.name, seed)[name]
+            read_outputs(folder, suite.name, task.name, seed, gold.get("key"))[name]
             for seed in range(len(score["seeds"]))
         ]
-        for folder, score in zip(folders, scores, strict=True)
+        for folder, gold, score in zip(folders, (described, other_described), scores, strict=True)
     )
     metrics = metrics_of(task, name)
     return paired_difference(metrics, a, b, rows, described["labels"], name, task.name)

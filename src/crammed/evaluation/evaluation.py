@@ -27,11 +27,8 @@ from crammed.runs.directory import read_config
 from crammed.tasks.folds import parts_of
 from crammed.tasks.read import read_pairs_of, read_task, tasks_in
 from crammed.tasks.rows import TaskData
-from crammed.tasks.task import PAIRS, Suite, Task, load_suite, suite_names
+from crammed.tasks.task import PAIRS, WITHOUT_FINETUNING, Suite, Task, load_suite, suite_names
 from crammed.terminal.progress import Progress
-
-WITHOUT_FINETUNING = ("blimp", "heldout")
-"""Suites that score a masked language model as it was pretrained."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +181,7 @@ def _suite_of(request: Request) -> Suite | None:
     suite = None if request.suite in WITHOUT_FINETUNING else load_suite(request.suite)
     if request.submission is not None and not (suite and any(t.test for t in suite.tasks.values())):
         raise InputError(f"no leaderboard takes a submission of {request.suite}")
-    for option in ("tasks", "seeds"):
+    for option in ("tasks", "seeds", "jobs"):
         if suite is None and getattr(request, option) is not None:
             raise InputError(f"--{option} does nothing for {request.suite}: leave it out")
     if request.twins is not None and not (suite and request.untrained):

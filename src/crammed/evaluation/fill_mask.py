@@ -17,6 +17,7 @@ from crammed.evaluation.backbones.base import SparseMaskedLM
 from crammed.machine.device import Device
 from crammed.sentences import at_border, columns, is_unspaced, is_word, sentences
 
+EXAMPLES = 8
 _SHORTEST, _LONGEST = 40, 140
 """Columns of a sentence."""
 _SENTENCES_A_DOCUMENT = 50
@@ -56,10 +57,8 @@ class Trained(Protocol):
     def masked_lm(self, device: torch.device) -> SparseMaskedLM: ...
 
 
-def fill_mask_examples(
-    final: Trained, heldout: Path, device: Device, count: int = 8
-) -> list[dict[str, Any]]:
-    """Mask one word in a sentence of each of the first `count` suitable held-out documents.
+def fill_mask_examples(final: Trained, heldout: Path, device: Device) -> list[dict[str, Any]]:
+    """Mask one word in a sentence of each of the first `EXAMPLES` suitable held-out documents.
 
     Args:
         heldout: JSON lines with a field ``text``.
@@ -71,7 +70,7 @@ def fill_mask_examples(
     specials = Specials.of(final.tokenizer)
     examples = []
     gaps = (_gap_of_document(text, final) for text in heldout_texts(heldout))
-    for before, word, after, ids, gap in islice(filter(None, gaps), count):
+    for before, word, after, ids, gap in islice(filter(None, gaps), EXAMPLES):
         right_id, masked = ids[gap], [*ids, specials.sep]
         masked[gap] = specials.mask
         with torch.inference_mode():

@@ -304,13 +304,21 @@ def read_gold(folder: Path, suite: str, name: str) -> tuple[Rows, dict[str, Any]
     return Rows(texts, arrays["labels"], **kept, positive=positive), about
 
 
-def read_outputs(folder: Path, suite: str, task: str, seed: int) -> dict[str, NDArray[np.float32]]:
+def read_outputs(
+    folder: Path, suite: str, task: str, seed: int, key: str | None = None
+) -> dict[str, NDArray[np.float32]]:
     """The outputs for every split of the model fine-tuned with one seed.
 
+    Args:
+        key: of the job that the labels were saved with; None if an older version saved them.
+
     Raises:
-        InputError: the file is missing.
+        InputError: the file is missing, or of another job than the labels.
     """
-    return _required(outputs_file(folder, suite, task, seed, trained=True))[0]
+    outputs, about = _required(outputs_file(folder, suite, task, seed, trained=True))
+    if key is not None and about.get("key") != key:
+        raise InputError(f"{folder}: {task} was not scored after its data changed: evaluate again")
+    return outputs
 
 
 def _gold_file(folder: Path, suite: str, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""What anybody would try first: a linear model on the words of the texts, in seconds.
+"""A simple baseline: a linear model on the words of the texts, in seconds.
 
 A text is its TF-IDF: weights of its words and pairs of neighbouring words, or of up to three
 characters where words are not apart. Two texts are both, what they share, and how they differ. The
@@ -32,7 +32,7 @@ _LOOKED_AT = 200
 def linear_scores(task: Task, data: TaskData) -> dict[str, float]:
     """The linear model's score on each labelled split, in percent; none for kind tokens.
 
-    It is trained on the first `MOST_ROWS` training rows. A score that is undefined is left out, and
+    It is trained on at most `MOST_ROWS` training rows. A score that is undefined is left out, and
     so are all if no text has a word.
 
     Raises:
@@ -64,7 +64,8 @@ def _fitted(task: Task, data: TaskData) -> dict[str, Outputs]:
         ]
         order = np.argsort(np.concatenate([part.places for part in parts]))
         return {name: np.concatenate(found)[order]}
-    train = taken(data.train, np.arange(min(len(data.train), MOST_ROWS)))
+    # At random, since many sets of data are sorted by label.
+    train = taken(data.train, np.random.default_rng(0).permutation(len(data.train))[:MOST_ROWS])
     vectorizer = _vectorizer(train).fit([text for texts in train.texts for text in texts])
     first = next(iter(data.scored))
     cut = len(train) - max(1, len(train) // 5)

@@ -46,5 +46,5 @@ def protocol_for(model: str, named: str | Protocol | None, seeds: int | None) ->
     else:
         protocol = load_protocol("cramming")
     if protocol.probe is not None and seeds is not None and seeds > 1:
-        raise InputError(f"--seeds {seeds}: a probe has nothing random, so leave it out")
+        raise InputError(f"--seeds {seeds}: a probe involves no randomness, so leave it out")
     return protocol if seeds is None else protocol.model_copy(update={"seeds": seeds})

@@ -125,7 +125,7 @@ def _cell(answer: Answer) -> str:
 def _json_lines(index: Sequence[Any], answers: Sequence[Answer]) -> str:
     values = [_json_value(answer) for answer in answers]
     rows = [{"idx": row, "label": value} for row, value in zip(index, values, strict=True)]
-    if isinstance(index[0], dict):
+    if isinstance(index[0], dict) and index[0].keys() == {"paragraph", "question", "answer"}:
         rows = _nested(rows)
     return "".join(json.dumps(row) + "\n" for row in rows)
 

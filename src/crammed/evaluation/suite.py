@@ -59,6 +59,7 @@ class _PreparedTask:
 
     task: Task
     data: TaskData
+    about: dict[str, Any]
     key: str
     jobs: list[FinetuneJob]
     cut: dict[str, int]
@@ -81,8 +82,8 @@ class _PreparedTask:
         for split, rows in scored.items() if not task.folds else ():
             if known := rows.known_from(data.train):
                 yield (
-                    f"{task.name}: training rows have the same text as {known:,} of "
-                    f"{counted(len(rows), 'row')} of {split}, which say nothing about new text"
+                    f"{task.name}: {known:,} of {counted(len(rows), 'row')} of {split} have the "
+                    "same text as a training row, so they say nothing about new text"
                 )
         folded = ["".join(label.lower().split()) for label in data.labels]
         times = Counter(folded)
@@ -253,14 +254,11 @@ class SuiteEvaluator:
         # number of rows and folds: evaluations of versions without them are not trained again.
         settings = task.model_dump(mode="json", exclude={"positive", "most_rows", "folds"})
         about = {"sha256": data.sha256, "task": settings, "labels": list(data.labels)}
-        for score, rows in data.scored.items():
-            self.folder.save_gold(suite.name, score, rows, about)
-        for file, rows in tests.items():
-            of_test = {**about, "sha256": data.test_sha256[file]}
-            self.folder.save_gold(suite.name, f"test-{file}", rows, of_test)
         key = json_hash([about, self.max_length, *self._differently(apart)])
         jobs, cut = self._jobs(suite, shared, key), dict(writer.cut)
-        return _PreparedTask(task, data, key, jobs, cut, [*self._folds(data, shared, writer)])
+        return _PreparedTask(
+            task, data, about, key, jobs, cut, [*self._folds(data, shared, writer)]
+        )
 
     def _differently(self, apart: bool) -> list[str]:
         """In what a task is fine-tuned otherwise than by earlier versions, to which it is new."""
@@ -337,8 +335,14 @@ class SuiteEvaluator:
         """The scores of a task by name."""
         task, data = prepared.task, prepared.data
         outputs = [(job, job.outputs()) for job in prepared.jobs]
+        # Only now are all outputs of this data, which may have changed since an earlier call.
+        about = {**prepared.about, "key": prepared.key}
+        for file, rows in (data.test if self.test else {}).items():
+            of_test = {**about, "sha256": data.test_sha256[file]}
+            self.folder.save_gold(suite.name, f"test-{file}", rows, of_test)
         scores: dict[str, Any] = {}
-        for name in data.scored:
+        for name, rows in data.scored.items():
+            self.folder.save_gold(suite.name, name, rows, about)
             trained, untrained = (
                 [each[name] for job, each in outputs if job.trained is which]
                 for which in (True, False)
@@ -350,7 +354,7 @@ class SuiteEvaluator:
             if medians is not None:
                 self.folder.save_resampled(suite.name, name, medians)
                 median = trained[median_seed(scores[name])]
-                judged = Judged(task, data.labels, name, data.scored[name], median)
+                judged = Judged(task, data.labels, name, rows, median)
                 self.folder.save_told(suite.name, name, judged.told())
         return scores
 

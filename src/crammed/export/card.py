@@ -189,7 +189,7 @@ def _limits(final: TrainedModel, training: Training | None) -> list[str]:
     if training is not None:
         text = f"{training.corpus.documents:,} documents of {', '.join(training.corpus.sources)}"
     return [
-        f"- It knows only {text}, and repeats what is wrong or one-sided there.",
+        f"- It was trained only on {text}, and reproduces the errors and biases there.",
         "- It fills gaps and encodes texts; it does not write any. Its vectors are not trained to "
         "tell texts apart: fine-tune it, or compare cosines with each other.",
         f"- Inputs should not exceed {final.trained_length} tokens (`truncation=True`), padded on "

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from crammed.errors import InputError
+from crammed.errors import InputError, first_line
 from crammed.extras import import_extra
 
 _NAME = r"[\w.-]+/[\w.-]+"
@@ -42,7 +42,7 @@ class Repository:
         try:
             return getattr(self._hub, what)(**options)
         except Exception as error:  # of the network, the hub or its client
-            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+            reason = first_line(error)
             raise InputError(
                 f"--push {self._name}: the hub refused ({reason.rstrip('.')}); log in with "
                 "hf auth login, with a token that may write there"

@@ -14,8 +14,8 @@ _PIPELINES = {"tokens": "token-classification", "choice": "multiple-choice"}
 
 
 _APART = (
-    "It reads two texts apart and compares them, for which `transformers` has no class: that loads "
-    "the encoder alone. Predict by this command."
+    "It encodes the two texts separately and compares them. `transformers` has no class for this "
+    "and loads only the encoder, so use this command to predict."
 )
 
 
@@ -48,7 +48,7 @@ def describe(description: Description, judged: Judged) -> str:
             table = _confusion(judged.labels, confusion)
             lines += ["Each line is a label, each column a prediction:", "", *table, ""]
     if mistakes := judged.mistakes():
-        lines += ["## The mistakes it is surest of", "", "| text | label | predicted | |"]
+        lines += ["## The most confident mistakes", "", "| text | label | predicted | |"]
         lines += ["|---|---|---|---|"]
         lines += [
             f"| {_cell(text)} | {_cell(label)} | {_cell(guess)} | {100 * share:.0f} % |"

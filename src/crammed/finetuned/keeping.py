@@ -14,7 +14,7 @@ import numpy as np
 
 from crammed.errors import CrammedError, InputError
 from crammed.evaluation.backbones.huggingface_files import find
-from crammed.evaluation.evaluation import WITHOUT_FINETUNING, Request, evaluate
+from crammed.evaluation.evaluation import Request, evaluate
 from crammed.evaluation.finetuning.arrays import load_arrays
 from crammed.evaluation.folder import default_folder, read_outputs
 from crammed.evaluation.protocol import protocol_for
@@ -30,7 +30,7 @@ from crammed.finetuned.prediction import Predictor
 from crammed.model.trained import exported_model, has_trained_model
 from crammed.tasks.read import read_task, tasks_in
 from crammed.tasks.rows import TaskData
-from crammed.tasks.task import PAIRS, Suite, Task, load_suite
+from crammed.tasks.task import PAIRS, WITHOUT_FINETUNING, Suite, Task, load_suite
 from crammed.terminal.progress import Progress
 
 TOLERANCE = 0.02

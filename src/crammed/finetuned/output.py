@@ -90,8 +90,9 @@ def _csv_lines(predicted: Predicted) -> Iterator[str]:
                 f"the first row has no column {min(others, key=str)!r}, which a later row has: "
                 "write .jsonl"
             )
-        yield writer.writerow([_cell(values.get(name)) for name in header])
+        between = "," if shares else " "  # several labels, or words: as tasks read them from tables
+        yield writer.writerow([_cell(values.get(name), between) for name in header])
 
 
-def _cell(value: Any) -> Any:
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else value
+def _cell(value: Any, between: str) -> Any:
+    return between.join(map(str, value)) if isinstance(value, list | tuple) else value

@@ -119,8 +119,9 @@ class Predictor:
         Raises:
             InputError: the file is of no known format or damaged, or a row lacks a column.
         """
-        task, choices = self.description.task, 0
-        columns = TaskColumns(task, task.text, self.description.labels)
+        task = self.description.task
+        choices = len(self.description.labels) if task.kind == "choice" else 0
+        columns, rows = TaskColumns(task, task.text, self.description.labels), None
         split = open_file(file)
         records = split.records()
         while placed := list(islice(records, _AT_ONCE)):
@@ -128,7 +129,7 @@ class Predictor:
             choices = rows.choices
             for (_, record), answer in zip(placed, self.answers(rows), strict=True):
                 yield record, answer
-        if not choices:
+        if rows is None:
             raise InputError(f"{split.shown} holds no rows")
 
     def answers(self, rows: Rows) -> Iterator[dict[str, Any]]:

@@ -62,7 +62,7 @@ def _zipped(file: File, faults: Faults) -> Iterator[Member]:
                 continue
             try:
                 content = archive.open(entry)
-            except (RuntimeError, NotImplementedError, zipfile.BadZipFile) as error:
+            except (RuntimeError, ValueError, zipfile.BadZipFile) as error:
                 why = "encrypted" if entry.flag_bits & 1 else str(error)
                 faults.found(InputError(f"{file.shown}, {entry.filename!r}: {why}"))
                 continue

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import count, islice
 from typing import Any
 
-from crammed.errors import InputError
+from crammed.errors import InputError, in_one_line
 from crammed.extras import import_extra
 from crammed.formats.documents import ReadOptions, texts_of
 from crammed.formats.lines import STOP, Faults
@@ -190,5 +190,4 @@ def _stream(name: str, dataset: HubDataset, builder: Any) -> Any:
 
 def fault(name: str, what: str, error: Exception) -> InputError:
     """What the library reported, as one line about ``hub:NAME``."""
-    why = " ".join(str(error).split())
-    return InputError(f"hub:{name} {what}: {why}")
+    return InputError(f"hub:{name} {what}: {in_one_line(error)}")

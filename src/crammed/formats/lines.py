@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from crammed.errors import InputError
+from crammed.errors import InputError, in_one_line
 from crammed.files.regular import ordinary
 from crammed.formats.streams import (
     BUFFER,
@@ -107,6 +107,7 @@ _DAMAGE = (
     tarfile.TarError,
     zipfile.BadZipFile,
     NotImplementedError,  # a zip file of a newer version
+    UnicodeDecodeError,  # a name in a zip file
 )
 
 
@@ -117,7 +118,7 @@ def read_faults(file: File) -> Iterator[None]:
         yield
     except (OSError, *_DAMAGE) as error:
         strerror = getattr(error, "strerror", None)  # without the path
-        why = strerror or " ".join(str(error).split()).replace(str(file.path), file.shown)
+        why = strerror or in_one_line(error).replace(str(file.path), file.shown)
         # A disk that fails says nothing about the rest of the file.
         kind = InputError if isinstance(error, OSError) and error.errno is not None else CutShort
         raise kind(f"{file.shown} cannot be read to its end: {why}") from error

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from crammed.errors import InputError
+from crammed.errors import InputError, in_one_line
 from crammed.formats.json_array import array_objects
 from crammed.formats.lines import (
     STOP,
@@ -124,7 +124,7 @@ def table_faults(file: File) -> Iterator[None]:
         with read_faults(file):
             yield
     except (ValueError, OverflowError) as error:
-        why = " ".join(str(error).split())
+        why = in_one_line(error)
         raise CutShort(f"{file.shown} cannot be read to its end: {why}") from error
 
 

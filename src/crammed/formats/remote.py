@@ -96,7 +96,7 @@ class Remote:
             raise InputError(_to_install(protocol, str(error))) from error
         except ValueError as error:
             shown = without_secrets(address)
-            raise InputError(f"{shown}: nothing is known of {protocol}://") from error
+            raise InputError(f"{shown}: unknown kind of address, {protocol}://") from error
         if protocol == "hf":  # it would print two lines for each of a file's attempts, and bars
             logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
             import_extra("huggingface_hub.utils", "hf", address).disable_progress_bars()
@@ -143,7 +143,8 @@ class Remote:
             return bool(self.system.isdir(self.root))
 
     def _listed(self, folder: str, paths: list[str]) -> list[RemoteFile]:
-        below = {path: unquote(path.removeprefix(folder).lstrip("/")) for path in paths}
+        named = unquote if urlsplit(self.address).scheme in _WEB else str
+        below = {path: named(path.removeprefix(folder).lstrip("/")) for path in paths}
         return [
             RemoteFile(path, name, {})
             for path, name in sorted(below.items(), key=lambda item: item[1])

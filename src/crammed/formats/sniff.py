@@ -95,6 +95,6 @@ def _table(text: str, text_field: str) -> str | None:
         first = next(rows, [])
     except csv.Error:
         return None
-    if text_field not in header or len(first) != len(header):
+    if not text_field or text_field not in header or len(first) != len(header):
         return None
     return ".tsv" if delimiter == "\t" else ".csv"

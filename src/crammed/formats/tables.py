@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Literal
@@ -13,6 +14,8 @@ from crammed.formats.lines import STOP, Faults, File, Numbered, lines_of, open_l
 from crammed.formats.records import Records, check_names
 from crammed.quantity import counted
 
+_QUOTED = re.compile(r'(^|[,;|\t])"(?:[^"]|"")*"')
+"""A cell in quotation marks, in which a separator is text."""
 _DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
 _LOOKED_AT = 1 << 20  # characters
 _LONGEST_CELL = 100  # lines; a quotation mark that is not closed for longer does not begin a cell
@@ -154,7 +157,10 @@ def _columns(cells: list[str], place: str, text_field: str | None) -> list[str]:
     Raises:
         InputError: two columns have the same name, or none has that of the text.
     """
-    if text_field is None or text_field in cells:
+    # A row of data may hold that very number; only a row of numbers can be names that are numbers.
+    by_place = text_field is not None and text_field.isdecimal()
+    by_place = by_place and not all(map(str.isdecimal, filter(None, cells)))
+    if text_field is None or (text_field in cells and not by_place):
         check_names(place, filter(None, cells))  # unnamed columns are ignored
         return cells
     if text_field.isdecimal() and 0 < int(text_field) <= len(cells):
@@ -191,6 +197,7 @@ def _rest(numbered: Numbered, fault: Exception | None) -> Numbered:
 def delimiter_of(texts: Sequence[str]) -> str:
     """What separates most cells in the first line that is not empty; a comma if nothing does."""
     header = next((text for text in texts if text.strip()), "").replace("\r", " ")
+    header = _QUOTED.sub(r"\1", header)
 
     def cells(delimiter: str) -> int:
         return max((len(row) for row in csv.reader([header], delimiter=delimiter)), default=0)

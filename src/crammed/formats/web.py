@@ -47,7 +47,7 @@ def text_of_page(page: bytes, shown: str, charset: str | None = None) -> str:
 
     tree = HTMLTree.parse_from_bytes(page, encoding_of(page, charset))
     if _many_blocks(page) and _depth(tree) > DEEPEST:
-        raise InputError(f"{shown}: a page with elements more than {DEEPEST} deep in one another")
+        raise InputError(f"{shown}: a page whose elements are nested more than {DEEPEST} deep")
     text: str = extract_plain_text(tree, main_content=True, list_bullets=False, alt_texts=False)
     return text
 

@@ -146,8 +146,8 @@ def _opened(corpus_dir: Path, overrides: list[str], texts: list[str]) -> Corpus:
         for key, value in flat(parse_overrides([word])).items():
             if key not in own:
                 raise InputError(
-                    f"{word}: no setting that the corpus was prepared with; leave it out, or "
-                    "prepare another one"
+                    f"{word}: the corpus was not prepared with this setting; leave it out, or "
+                    "prepare another corpus"
                 )
             if own[key] != value:
                 known = f"{key}={_typed(own[key])}"

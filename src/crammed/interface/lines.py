@@ -104,7 +104,7 @@ def _python() -> str:
 def score_text(entry: dict[str, Any]) -> str:
     """A task's score beside those of the untrained model and of TF-IDF."""
     partial = ", partial data" if entry.get("official") is False else ""
-    untrained = entry["untrained"] or {}
+    untrained = entry.get("untrained") or {}
     spread = f" (spread {untrained['spread']:.1f})" if "spread" in untrained else ""
     return (
         f"{entry['median']:.1f} {entry['metric']} (spread {entry['spread']:.1f}{partial}); "

@@ -139,7 +139,7 @@ def decide(
     The same call again goes on where an earlier one ended.
 
     Args:
-        model: an encoder of others: a Hugging Face folder, or a name on the hub.
+        model: a pretrained encoder: a Hugging Face folder, or a name on the hub.
         recipe, overrides: what to train from scratch; values of data, batch and compute are for
             both runs.
         task_adaptive: adapt to the texts of the tasks' training rows as well.

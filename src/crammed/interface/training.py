@@ -194,7 +194,7 @@ def adapt(
     seed: int | None = None,
     out: File | None = None,
 ) -> Run:
-    """Train somebody else's encoder further on your own text, as ``crammed adapt``.
+    """Continue pretraining an encoder on your own text, as ``crammed adapt``.
 
     Args:
         model: a run, a Hugging Face folder, or a name on the hub.

@@ -121,6 +121,8 @@ def run_flops_per_token(
     model = config.model
     if layers is not None and layers < model.layers:
         model = model.model_copy(update={"layers": layers})
+    if config.loss.name == "embedding":  # which computes no logits
+        vocab_size = 0
     length, kept = length or config.data.row_length, config.kept(predicted)
     passes = config.train.learned_passes
     own, objective = predicted, config.objective

@@ -44,10 +44,11 @@ class Layer(nn.Module):
         self.pre = config.norm in ("pre", "sandwich", "normformer")
         self.parallel: bool = config.blocks == "parallel"
         self.residual = (2 * config.depth) ** 0.25 if config.norm == "deepnorm" else 1.0
-        skip = index == 0 and not config.first_attention_norm  # ModernBERT has none in layer 0
         mixer, ffn = mixer_of(config, index), feed_forward_of(config, index)
-        skip |= isinstance(mixer, Nothing) and not self.parallel
+        skip = isinstance(mixer, Nothing) and not self.parallel
         after = config.norm in ("sandwich", "normformer") and not skip
+        # ModernBERT has none in layer 0.
+        skip |= self.pre and index == 0 and not config.first_attention_norm
         # The order of the parameters is that in which the norm of their gradients is summed up.
         self.attention_norm = nn.Identity() if skip else norm_of(config)
         self.attention = mixer

@@ -98,7 +98,7 @@ def has_trained_model(run: Path) -> bool:
 
 
 def is_adapted(run: Path) -> bool:
-    """Whether a folder is a finished run that adapted a model of others: it has its export alone.
+    """Whether a folder is a finished run that adapted a pretrained model: it has its export alone.
 
     Raises:
         InputError: its result is damaged.
@@ -130,7 +130,7 @@ def load_trained(run: Path) -> TrainedModel:
     if not run.exists():
         raise InputError(f"{run} does not exist: name a run directory whose run is finished")
     if is_adapted(run):
-        raise InputError(f"{run} adapted a model of others, which {run / 'export'} holds")
+        raise InputError(f"{run} adapted a pretrained model, which {run / 'export'} holds")
     if not has_trained_model(run):
         raise InputError(
             f"{run} holds no trained model: name a run directory whose run is finished"

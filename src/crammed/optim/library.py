@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from crammed.config import ModelConfig
@@ -35,7 +35,47 @@ _SET_BY_GROUPS = {"params", "lr", "weight_decay", "kwargs"}
 
 def library(parameters: Parameters, config: LibraryConfig) -> list[Library]:
     """The chosen optimizer, for all parameters."""
-    return [Library(parameters, config)]
+    chosen = Library(parameters, config)
+    try:
+        resumes = _resumes(config)
+    except Exception as error:  # each optimizer has errors of its own
+        raise _refusal(config, error) from error
+    if not resumes:
+        raise _refusal(config, ValueError("after a resume, it would go on in another way"))
+    return [chosen]
+
+
+def _resumes(config: LibraryConfig) -> bool:
+    """Whether updates are the same after a resume, tried on a small matrix.
+
+    Some optimizers keep values outside of their state, or make them only when they first need them.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        weights, *gradients = torch.randn(6, 8, 8)
+
+        def update(matrix: nn.Parameter, optimizer: Library, number: int) -> None:
+            torch.manual_seed(number)
+            matrix.grad = gradients[number].clone()
+            if config.curvature_every is not None:
+                optimizer.curvature = {matrix: gradients[number].square()}
+            optimizer.step()
+
+        whole, straight = _of_a_matrix(weights, config)
+        for number in range(3):
+            update(whole, straight, number)
+        part, resumed = _of_a_matrix(whole.detach().clone(), config)
+        saved = {name: value.clone() for name, value in straight.saved(whole).items()}
+        resumed.restore(part, saved)
+        for number in (3, 4):
+            update(whole, straight, number)
+            update(part, resumed, number)
+    return torch.equal(whole, part)
+
+
+def _of_a_matrix(weights: Tensor, config: LibraryConfig) -> tuple[nn.Parameter, Library]:
+    matrix = nn.Parameter(weights)
+    return matrix, Library(Parameters({"matrix": matrix}, {"matrix"}, {}, {}), config)
 
 
 class Library:
@@ -116,7 +156,13 @@ class Library:
     def restore(self, parameter: Tensor, saved: Mapping[str, Tensor]) -> None:
         """Take over what `saved` returned."""
         own = {k: v for k, v in saved.items() if not k.startswith(_GROUP)}
-        group = self.param_groups[self._group_of(parameter)]
+        number = self._group_of(parameter)
+        group, kept = self.param_groups[number], ("params", "lr")
+        # What a diverged run has made since is no part of it.
+        self.state.pop(parameter, None)
+        for key in group.keys() - self._new[number].keys() - {*kept}:
+            del group[key]
+        group.update({k: v for k, v in self._new[number].items() if k not in kept})
         group.update({k[len(_GROUP) :]: v.item() for k, v in saved.items() if k not in own})
         if not own:  # a layer that is not in use yet
             return

@@ -42,4 +42,4 @@ def adafactor(parameters: Parameters, config: AdafactorConfig) -> list[torch.opt
 def sgd(parameters: Parameters, config: SGDConfig) -> list[torch.optim.Optimizer]:
     """Stochastic gradient descent."""
     groups = parameters.by_decay(config.weight_decay)
-    return [torch.optim.SGD(groups, config.lr, config.momentum, fused=True)]
+    return [torch.optim.SGD(groups, config.lr, config.momentum)]

@@ -16,7 +16,7 @@ from crammed.model.count import block_matrix_parameters, parameters, train_flops
 from crammed.planning.parts import PartTimes
 from crammed.rules.choosing import Chosen, shape_of, why_size
 from crammed.rules.early_end import EarlyEnd, text_is_read
-from crammed.rules.sizing import MOST_EPOCHS, SHAPES, expected_tokens
+from crammed.rules.sizing import MOST_EPOCHS, SHAPES, expected_tokens, in_shape
 from crammed.training.agenda import TRAINING, Agenda
 from crammed.training.plan import Planner, budget_share
 from crammed.training.update.memory import bytes_per_parameter
@@ -194,13 +194,10 @@ def candidates(
     paid, most = {ours: tokens}, config.most_tokens(rows)
     if theirs != ours and suited.choice.flops_per_second is not None:
         paid[theirs] = round(expected_tokens(suited.config, suited.choice.flops_per_second))
-    models = sorted(  # the width of heads changes no number here
-        (
-            own.model_copy(update={"layers": layers, "width": width})
-            for layers, width in shapes | {ours, theirs}
-        ),
-        key=cost,
-    )
+    # The width of heads changes no number here, but it has to be one that the width allows.
+    keys = {"model.layers", "model.width", *(["model.head_dim"] if free else [])}
+    tried = [in_shape(config, keys, *shape) for shape in shapes | {ours, theirs}]
+    models = sorted((each.model for each in tried if each is not None), key=cost)
     last = max(n for n, each in enumerate(models) if (each.layers, each.width) in (ours, theirs))
     found = []
     for model in models[: last + 1 + BEYOND]:

@@ -255,7 +255,7 @@ class _Timer:
         for number in range(count):
             ids = torch.from_numpy(self.source(rows))
             self.step.gradients(ids, Update(number, 0, rows, 1.0, rate, Work()))
-            self.step.apply(1.0)
+            self.step.apply(0.0)  # the same work, and weights that stay finite
         self.device.synchronize()
         return (self.clock() - began) / count
 

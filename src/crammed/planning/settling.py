@@ -32,7 +32,7 @@ from crammed.training.distributed import Group
 from crammed.training.update.lanes import lanes_before, lanes_of
 
 BUSY = (
-    "is busy: other work slowed the measurement, so the size that follows may be too small; "
+    "is busy: other work slowed the measurement, so the chosen model size may be too small; "
     "to choose again, stop the command before its first update and repeat it without that work"
 )
 

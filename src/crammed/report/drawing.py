@@ -15,6 +15,7 @@ import matplotlib
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from crammed.errors import in_one_line
 from crammed.terminal.progress import Progress
 
 Arguments = ParamSpec("Arguments")
@@ -64,7 +65,7 @@ def drawn(draw: Callable[Arguments, Text]) -> Callable[Arguments, Text]:
             with _our_style():
                 return draw(*arguments, **named)
         except Exception as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
+            reason = in_one_line(error)
             _say(reason)
             words = html.escape(f"This figure could not be drawn: {reason}")
             return cast(Text, f'<p class="soft">{words}</p>')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
@@ -29,8 +30,8 @@ def _figure(height: float) -> tuple[Figure, Axes]:
 
 
 def plain(text: str) -> str:
-    """Text that matplotlib does not parse as a formula."""
-    return text.replace("$", r"\$")
+    """Text that matplotlib does not parse as a formula, nor leaves out of a legend."""
+    return re.sub(r"^_", "\u200b_", text.replace("$", r"\$"))
 
 
 def thinned(records: Sequence[Point]) -> list[Point]:

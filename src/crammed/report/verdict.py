@@ -44,7 +44,7 @@ def of_scores(suites: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
         if words := _helped(suite["tasks"]):
             yield f"What pretraining brought: {name}", words
         if said := as_good(suite["tasks"]):
-            yield f"What is as good: {name}", " ".join(f"{words}." for words in said)
+            yield f"Simple baseline: {name}", " ".join(f"{words}." for words in said)
 
 
 def _learned(loss: float, summary: Summary) -> str:

@@ -245,8 +245,11 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
-        asked = urlsplit(self.path)
+        try:
+            name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+            asked = urlsplit(self.path)
+        except ValueError:
+            return self._answer(400, "this is no address")
         if name not in ("127.0.0.1", "localhost"):
             return self._answer(403, "this page is only for 127.0.0.1")
         if asked.path != "/":

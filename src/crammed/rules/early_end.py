@@ -29,8 +29,8 @@ def ended_short(config: RunConfig, u: float, begun: float, early: EarlyEnd | Non
     limit = config.budget.limit
     alone = " and run nothing beside it" if limit.kind == "time" else ""
     return (
-        f"training ended at {100 * trained:.0f} % of its schedule, with learning rates that had "
-        f"not come down: one more update did not fit into the {limit.part(1.0 - u)} left of "
+        f"training ended at {100 * trained:.0f} % of its schedule, before the learning rate had "
+        f"decayed: one more update did not fit into the {limit.part(1.0 - u)} left of "
         f"{limit}; raise the budget or lower batch.rows{alone}"
     )
 

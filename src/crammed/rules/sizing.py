@@ -143,7 +143,7 @@ def best_shape(
     Raises:
         InputError: no size suits the rest of the configuration.
     """
-    tried = [_in_shape(config, keys, layers, width) for layers, width in SHAPES]
+    tried = [in_shape(config, keys, layers, width) for layers, width in SHAPES]
     shapes = [shape for shape in tried if shape is not None]
     if not shapes:
         raise InputError(
@@ -214,9 +214,7 @@ def best_of(sizes: Sequence[Candidate]) -> tuple[int, str]:
     return place, f"no size gets {wanted}, and the smallest comes nearest"
 
 
-def _in_shape(
-    config: RunConfig, keys: Collection[str], layers: int, width: int
-) -> RunConfig | None:
+def in_shape(config: RunConfig, keys: Collection[str], layers: int, width: int) -> RunConfig | None:
     """`config` with these layers and this width where `keys` allow it; None if that is invalid."""
     shape = {"model.layers": layers, "model.width": width}
     values = {key: value for key, value in shape.items() if key in keys}

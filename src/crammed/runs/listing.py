@@ -33,7 +33,7 @@ class Listed:
         heldout_loss: on held-out text with 15 % masked, of a run that has finished.
         scores: in percent, by name.
         problem: why it failed, or what is damaged.
-        adapted: whether it adapts a model of others, which is outside the rules.
+        adapted: whether it adapts a pretrained model, which is outside the rules.
     """
 
     path: str

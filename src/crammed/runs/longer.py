@@ -43,6 +43,6 @@ def train_longer(run: Path, summary: Summary) -> str | None:
         return None
     between = " and ".join(f"{100 * point['u']:.0f} %" for point in points[-2:])
     return (
-        f"its held-out loss still fell, by {fell:.2f} nats between {between} of the budget: "
+        f"its held-out loss was still falling, by {fell:.2f} nats between {between} of the budget: "
         f"{'a larger budget and ' if short_of_text else ''}{more} would lower it further"
     )

@@ -13,6 +13,8 @@ UNLABELLED = (-1, "-1", None, "")
 """Labels of rows without a label, as in test splits."""
 UNTAGGED = (-1, -100, "-1", "-100", None)
 """Tags of words that are ignored in training and scoring; tables hold them as text."""
+MOST_VALUE = 3.4e38
+"""The values of regression labels are kept in 32 bits."""
 
 
 def class_number(value: Any, names: Sequence[str]) -> int:
@@ -99,9 +101,9 @@ def value_of(value: Any) -> float:
         raise _missing(value)
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"label {value!r} is not a number") from None
-    if isinstance(value, bool) or not math.isfinite(number):
+    if isinstance(value, bool) or not abs(number) <= MOST_VALUE:
         raise ValueError(f"label {value!r} is not a finite number")
     return number
 

@@ -54,6 +54,8 @@ _OF_PAIRS = {"text": ("sentence_good", "sentence_bad"), "metric": "accuracy"}
 """What a task of kind minimal-pairs need not say."""
 
 MOST_LABELS = 100_000
+WITHOUT_FINETUNING = ("blimp", "heldout")
+"""Suites that score a masked language model as it was pretrained."""
 
 
 def _listed(value: Any) -> Any:
@@ -70,7 +72,8 @@ def _named(value: Any) -> Any:
         # 0 gives one name, which is refused; an empty list would be ignored
         return tuple(map(str, range(max(1, value))))
     if isinstance(value, list):
-        return tuple(str(name) if type(name) is int else name for name in value)
+        # As the data's own are: 2.0 is the class 2.
+        return tuple(name_of(name) if type(name) in (int, str) else name for name in value)
     return _listed(value)
 
 
@@ -315,6 +318,8 @@ class Suite(Section):
         for name in (self.name, *self.tasks, *numbers, *files):
             if not re.fullmatch(r"\w[\w.+-]*", name):
                 raise ValueError(f"{name!r} names files: use only letters, digits, and - _ + .")
+        if self.name in WITHOUT_FINETUNING:
+            raise ValueError(f"{self.name} is built in, and no suite of tasks: rename the file")
         for split in self._splits():
             if not split or "/" in split or split == "..":
                 raise ValueError(f"{split!r} is not the name of a split")
@@ -360,10 +365,11 @@ class Suite(Section):
         Raises:
             InputError: a name is unknown.
         """
-        for name in names:
+        chosen = list(dict.fromkeys(names))
+        for name in chosen:
             if name not in self.tasks:
                 raise InputError(f"suite {self.name}: {no_such('task', name, self.tasks)}")
-        return [self.tasks[name] for name in names]
+        return [self.tasks[name] for name in chosen]
 
 
 def no_such(kind: str, name: str, known: Iterable[str]) -> str:

@@ -57,14 +57,14 @@ def show(parts: Sequence[Printed], stream: TextIO | None = None) -> None:
         stream: standard output if None.
     """
     stream = stream or sys.stdout
-    console = _Console(file=stream, highlight=False)
+    console = _Console(file=stream, highlight=False, markup=False)
     wide = console.options.update(max_width=10_000)
     for number, part in enumerate(parts):
         if number:
             console.print()
         if not console.is_terminal:  # a file has no edge
             width = Measurement.get(console, wide, _with_whole_numbers(part)).maximum
-            _Console(file=stream, highlight=False, width=width).print(part)
+            _Console(file=stream, highlight=False, markup=False, width=width).print(part)
             continue
         if isinstance(part, Table):
             title, part.title = part.title, None  # a table would cut a long path in it

@@ -15,6 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from crammed.errors import in_one_line
 from crammed.files.regular import open_to_read
 from crammed.runs.directory import LOGS
 from crammed.tracking.services import SERVICES, Service
@@ -82,8 +83,7 @@ def main() -> None:
         tails = [Tail(run / log, offset) for log, offset in zip(LOGS, offsets, strict=True)]
         forward(SERVICES[name](run), tails)
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        print(reason, file=sys.stderr, flush=True)
+        print(in_one_line(error), file=sys.stderr, flush=True)
         os._exit(1)  # a library's threads may still wait for its server
 
 

@@ -104,17 +104,10 @@ class Checkpoints:
             Diverged: a weight or an optimizer value is not finite; nothing was written.
         """
         if again or self.updates() != work.updates:
-            self._write(work)
+            self.write(work)
 
-    def save_over(self, work: Work, reason: str) -> None:
-        """Write a generation saying that a rule of the recipe has ended the run."""
-        self._write(work, over=reason)
-
-    def save_end(self, work: Work, end: End) -> TrainState:
-        """Write a generation saying that training has ended; return its state."""
-        return self._write(work, end=end)
-
-    def _write(self, work: Work, end: End | None = None, over: str | None = None) -> TrainState:
+    def write(self, work: Work, end: End | None = None, over: str | None = None) -> TrainState:
+        """As `save`, in any case, with how training ended or which rule ended the run."""
         run, step, ledger = self._session.run, self._session.step, self._session.ledger
         step.device.synchronize()  # so that unfinished updates are booked as training
         state = TrainState(
@@ -211,7 +204,7 @@ def load_checkpoint(folder: Path, step: TrainStep, corpus_sha256: str) -> Loaded
         return Loaded(saved.state, generation, tuple(damaged))
     if damaged:
         raise InputError(
-            f"no checkpoint in {folder} is whole: {'; '.join(damaged)}. Restore one from a copy, "
+            f"no checkpoint in {folder} is intact: {'; '.join(damaged)}. Restore one from a copy, "
             f"or delete {folder} to train from the beginning"
         )
     new = TrainState(work=Work(), accounts={}, corpus_sha256=corpus_sha256, heldout_u=0.0)

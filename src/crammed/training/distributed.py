@@ -232,7 +232,8 @@ def _check_start(step: TrainStep, group: Group) -> None:
     """Check that several processes can train this, and that they start with the same weights."""
     if step.curvature is not None:
         raise InputError(
-            "the curvature of the loss is measured by a single process: leave torchrun"
+            "this optimizer measures curvature, which takes a single process: start it "
+            "without torchrun"
         )
     hint = "all have to see the same checkpoints, and need the same versions of all libraries"
     group.compare({"the weights that it starts with": _hash(step.parameters)}, hint)

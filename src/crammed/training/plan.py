@@ -225,5 +225,9 @@ def work_before_training(config: RunConfig, vocab_size: int) -> Work:
     """Work spent before the first update, apart from time."""
     work = scaling_work(config, vocab_size)
     if config.model.embedding_start != "random":
-        work += Work(flops=factorisation_flops(vocab_size, config.model.width))
+        work += Work(
+            flops=factorisation_flops(
+                vocab_size, config.model.embedding_width or config.model.width
+            )
+        )
     return work

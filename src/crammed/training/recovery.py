@@ -60,10 +60,12 @@ def _advice(run: RunDir, checkpoints: Checkpoints) -> str:
     if (updates := checkpoints.updates()) is not None:
         kept = f"the checkpoint of update {updates} is kept, and all its values are finite"
     if high := far_too_high(run.config, run.choice.follows):
-        return f"the learning rate is far too high: train anew with {high}, in another --out"
+        return (
+            f"the learning rate is far too high: start a new run with {high} and a different --out"
+        )
     if run.config.train.divergence.then == "stop":
         return (
             f"{kept}: repeat the command with train.divergence.then=lower (or skip) to "
-            "continue, or train anew with a lower optim.lr"
+            "continue, or start a new run with a lower optim.lr"
         )
-    return f"{kept}: train anew with a lower optim.lr"
+    return f"{kept}: start a new run with a lower optim.lr"

@@ -1,4 +1,4 @@
-"""What a run does before its first update, on its budget: its text says where weights begin."""
+"""Initialisation on the budget: weights are computed from the text before the first update."""
 
 from __future__ import annotations
 

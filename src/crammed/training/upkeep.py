@@ -76,7 +76,7 @@ class Upkeep:
         rule = self._session.run.config.train.early_stop
         if fault := _too_bad(rule, self._session.planner.trained(work), self._recorder.loss):
             self._compare()
-            self._checkpoints.save_over(work, fault)
+            self._checkpoints.write(work, over=fault)
             raise StoppedByPolicy(fault)
 
     def _save(self, work: Work) -> None:
@@ -118,7 +118,7 @@ class Upkeep:
         self._session.step.growth.reach(self._session.run.config.model.layers)
         if (average := self._session.step.average) is not None:
             average.adopt()
-        state = self._checkpoints.save_end(work, end)
+        state = self._checkpoints.write(work, end)
         if self._signals:
             raise self.stopped(work)
         return state, end

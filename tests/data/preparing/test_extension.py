@@ -17,6 +17,7 @@ from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts, rows_of_corpus
 from crammed.data.preparing import extension
 from crammed.data.preparing.extension import extend
+from crammed.data.preparing.read import source
 from crammed.data.show import describe_corpus
 from crammed.errors import InputError
 from crammed.files.hashes import sha256
@@ -123,6 +124,23 @@ def test_a_call_that_was_killed_while_joining_is_repeated(
         patch.setattr(extension, "prepare", killed)  # which is done
         made = extend(base, config_of(further).data, tmp_path / "larger", SILENT)
     assert made.manifest == whole.manifest
+
+
+def test_what_was_piped_into_a_killed_call_is_not_taken_for_other_text(
+    tmp_path: Path, base: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = config_of(Path("-")).data
+    first, second = (
+        write_jsonl(tmp_path / f"{count}.jsonl", documents(count, seed=count)) for count in (40, 80)
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(source, "_spooled", lambda: first)
+        patch.setattr(extension, "_manifest", Mock(side_effect=SystemExit))
+        with pytest.raises(SystemExit):
+            extend(base, data, tmp_path / "larger", SILENT)
+    monkeypatch.setattr(source, "_spooled", lambda: second)
+    made = extend(base, data, tmp_path / "larger", SILENT)
+    assert made.manifest["sources"][-1]["documents"] > 60  # some are copies of held-out text
 
 
 def test_a_corpus_of_an_older_version_is_extended_with_a_word_about_copies(

@@ -88,6 +88,15 @@ def test_files_whose_names_do_not_say_what_they_are(tmp_path: Path) -> None:
     assert len(found) == 5
 
 
+def test_a_percent_sign_in_a_name_is_one(tmp_path: Path) -> None:
+    """Unlike in addresses of the web."""
+    texts = {"a b.txt": ["One."], "a%20b.txt": ["Two."]}
+    (tmp_path / "odd").mkdir()
+    for name, (text,) in texts.items():
+        (tmp_path / "odd" / name).write_text(text)
+    assert read(f"file://{tmp_path}/odd", tmp_path / "work") == texts
+
+
 def test_a_web_server(tmp_path: Path, texts: Path, web: tuple[str, list[str]]) -> None:
     address, requests = web
     work = tmp_path / "work"
@@ -128,7 +137,7 @@ def test_a_file_that_changes_while_it_is_copied_is_refused(tmp_path: Path, memor
         ("memory://texts/*.bin", "memory://texts/*.bin holds no file of a known format"),
         ("s3://bucket/x.txt", "s3:// needs another package: pip install s3fs"),
         ("gs://bucket/x.txt", "gs:// needs another package: pip install gcsfs"),
-        ("gopher://host/x.txt", "gopher://host/x.txt: nothing is known of gopher://"),
+        ("gopher://host/x.txt", "gopher://host/x.txt: unknown kind of address, gopher://"),
         ("http://me:secret@127.0.0.1:1/x.txt", "http://127.0.0.1:1/x.txt"),
     ],
 )

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from crammed.data.heldout import heldout_documents, heldout_texts
+from crammed.data.preparing.select.given_heldout import GivenHeldout
 from crammed.data.preparing.select.heldout_choice import SEAM
 from crammed.errors import InputError
 from support.corpora import prepared, step_of, tokens_of
-from support.text import documents, sentences, write_jsonl
+from support.text import documents, sentences, tiny, write_jsonl
 
 
 @pytest.mark.parametrize(
@@ -95,3 +96,14 @@ def test_a_held_out_file_without_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--heldout .*empty\.jsonl holds no text"):
         prepared(tmp_path / "a", file, heldout=[str(empty)])
     assert not [each for each in tmp_path.iterdir() if each.is_dir()]
+
+
+@pytest.mark.parametrize("named", [["both"], ["both/en/test.jsonl", "both/de/test.jsonl"]])
+def test_files_of_the_same_name_are_sources_of_their_own(tmp_path: Path, named: list[str]) -> None:
+    for number, folder in enumerate(("en", "de"), 7):
+        write_jsonl(tmp_path / "both" / folder / "test.jsonl", documents(20, seed=number))
+    data = tiny(data={"sources": [str(tmp_path / each) for each in named]}).data
+    given = GivenHeldout.read(data, tmp_path)
+    held = [source for _, source in heldout_documents(given.file)]
+    assert len(held) == 40
+    assert len({*held}) == 2

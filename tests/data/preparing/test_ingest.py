@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -52,13 +53,17 @@ WRITERS: dict[str, Callable[[Path, list[str]], object]] = {
 @pytest.mark.parametrize("suffix", WRITERS)
 @pytest.mark.parametrize("kind", [ThisProcess, _Late])
 def test_a_large_file_is_cut_where_its_documents_say(
-    tmp_path: Path, suffix: str, kind: type[ThisProcess]
+    tmp_path: Path, suffix: str, kind: type[ThisProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = documents(300)
     file = tmp_path / f"a{suffix}"
     WRITERS[suffix](file, texts)
     engine = kind()
-    text = read_source(file, tmp_path / "work", engine)
+    hashed = Mock(side_effect=FilePart.fingerprint)
+    with monkeypatch.context() as patch:
+        patch.setattr(FilePart, "fingerprint", lambda part: hashed(part))
+        text = read_source(file, tmp_path / "work", engine)
+    assert hashed.call_count == (suffix == ".csv"), "lines are hashed as they are read"
     assert texts_of(text) == list(cut_by_characters(texts, 5_000))
     assert len(text.shards) > 10
     pieces = [job for job in engine.jobs if isinstance(job, BlockJob)]

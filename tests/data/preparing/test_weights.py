@@ -103,3 +103,9 @@ def test_a_weight_that_cannot_be_counted_is_refused() -> None:
     assert tiny(data={"sources": [{"path": "x", "weight": 65_535}]})
     with pytest.raises(InputError, match=r"weight.*less than or equal to 65535"):
         tiny(data={"sources": [{"path": "x", "weight": 65_536}]})
+
+
+def test_a_weight_that_leaves_no_document_is_refused(tmp_path: Path) -> None:
+    text = write_jsonl(tmp_path / "text.jsonl", documents(3))
+    with pytest.raises(InputError, match="holds no text: no document is left"):
+        made(tmp_path, {"path": str(text), "weight": 0.01})

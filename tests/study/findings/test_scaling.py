@@ -138,7 +138,7 @@ def test_the_test_of_types_is_right_five_times_in_a_hundred(
                 loss = (run.value("loss@0.15") or 0.0) * luck[kind, int(number)]
                 entry.runs[number] = run.model_copy(update={"loss@0.15": loss})
         cells = cells_of(study)
-        test = compare_types(cells, 0.15, seed)
+        test = compare_types(cells, 0.15)
         assert test is not None
         values.append(test.p)
     assert sum(p <= 0.05 for p in values) <= 10 + 2 * math.sqrt(200 * 0.05 * 0.95)
@@ -347,6 +347,6 @@ def test_what_was_found_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "bert: best size by parabolas " in said[3]
     assert said[4].startswith("types differ: one curve for all against one for each, by ")
     assert said[6].startswith("bert: +1.03 % loss at equal size")
-    assert "as all types with 0.9" in said[6]
+    assert "equivalent to 0.9" in said[6]
     del found[0]["bert"]
     assert len(laws_of(study, (found[0], None))) == 2

@@ -80,7 +80,8 @@ def extend(
         progress.line("extend  near-duplicates are looked for only within the new text")
     name = json_hash([base.sha256, wanted.model_dump(mode="json")])[:16]
     part = out.with_name(f".{out.name}.{name}")
-    if part.exists() and changed_files(Corpus(part), wanted):
+    piped = any(source.path == "-" for source in wanted.sources)
+    if part.exists() and (piped or changed_files(Corpus(part), wanted)):
         shutil.rmtree(part)
     if part.exists():  # an earlier call was killed when it was done with the text
         new = Corpus(part)

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from crammed.config import TokenizerConfig
 from crammed.data.tokenization.tokenizer import load_tokenizer, vocabulary_size
-from crammed.errors import InputError
+from crammed.errors import InputError, first_line
 from crammed.extras import import_extra
 
 HUB = "hub:"
@@ -49,10 +49,9 @@ def _from_hub(name: str) -> Path:
     try:
         folder = Path(library.snapshot_download(name, allow_patterns=_FILES))
     except (OSError, ValueError) as error:  # not found, not allowed, not reached, not a name
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
-            f"cannot fetch the tokenizer {HUB}{name}: {why}; tokenizer.file also takes a "
-            "tokenizer.json or a folder with one"
+            f"cannot fetch the tokenizer {HUB}{name}: {first_line(error)}; tokenizer.file also "
+            "takes a tokenizer.json or a folder with one"
         ) from error
     if not (folder / "tokenizer.json").is_file():
         raise InputError(

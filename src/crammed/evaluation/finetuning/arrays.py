@@ -34,7 +34,7 @@ def save_arrays(file: Path, arrays: Arrays, about: dict[str, Any]) -> None:
         InputError: the file cannot be written.
     """
     content = io.BytesIO()
-    np.savez(content, about=np.array(json.dumps(about)), **arrays)  # type: ignore[arg-type]
+    np.savez(content, about=np.array(json.dumps(about, default=str)), **arrays)  # type: ignore[arg-type]
     write_chunks(file, [content.getbuffer()], sync_folder=False)
 
 

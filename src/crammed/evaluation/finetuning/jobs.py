@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from crammed.config import Probe, Protocol
-from crammed.errors import InputError
+from crammed.errors import InputError, in_one_line
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
@@ -195,13 +195,15 @@ def _in_groups(
         try:
             yield from _together(group, setup)
         except CaptureFailed as error:
-            progress.line(f"fine-tuning  without CUDA graphs, which is slower: {_line(error)}")
+            progress.line(
+                f"fine-tuning  without CUDA graphs, which is slower: {in_one_line(error)}"
+            )
             setup = replace(setup, numerics=replace(setup.numerics, graphs=False))
             continue
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            too_large = _line(error)  # the error itself holds on to the memory
+            too_large = in_one_line(error)  # the error itself holds on to the memory
         if too_large is not None and len(group) > 1:
             size = len(group) // 2
             torch.cuda.empty_cache()
@@ -252,7 +254,7 @@ def _in_worker(job: FinetuneJob) -> str | None:
                 tokens.value += report.tokens
             failure = report.failure
     except RuntimeError as error:
-        return f"out of memory: {_line(error)}"
+        return f"out of memory: {in_one_line(error)}"
     return failure
 
 
@@ -295,7 +297,7 @@ def _together(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[Jo
     except (InputError, ValueError, RuntimeError, IndexError) as error:
         if isinstance(error, CaptureFailed) or is_out_of_memory(error):
             raise
-        yield from (JobProgress(0.0, job, _line(error)) for job in group)
+        yield from (JobProgress(0.0, job, in_one_line(error)) for job in group)
 
 
 def _model(backbone: Backbone, job: FinetuneJob, protocol: Protocol) -> nn.Module:
@@ -359,7 +361,3 @@ def _encoded(split: TokenizedSplit, pad: int, device: torch.device) -> EncodedSp
 def _loaded(spec: BackboneSpec, sha256: str) -> Backbone:
     """The model with this hash, which another may follow in the same folder."""
     return spec.load()
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -78,13 +78,19 @@ class Judged:
         surest = wrong[np.argsort(-shares[wrong, guess[wrong]], kind="stable")][:MOST_MISTAKES]
         return [
             (
-                " | ".join(self.rows.texts[row * self.rows.choices]),
+                self._text(row),
                 self.labels[truth[row]],
                 self.labels[guess[row]],
                 float(shares[row, guess[row]]),
             )
             for row in surest.tolist()
         ]
+
+    def _text(self, row: int) -> str:
+        """The texts of a row, the last of which differs between the answers to choose from."""
+        first = row * self.rows.choices
+        answers = self.rows.texts[first : first + self.rows.choices]
+        return " | ".join([*answers[0][:-1], *(texts[-1] for texts in answers)])
 
     def told(self) -> dict[str, Any]:
         """The confusion matrix and the mistakes, as `Told` reads them."""

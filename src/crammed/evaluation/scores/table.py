@@ -18,11 +18,11 @@ from crammed.terminal.table import Printed, add_column, new_table
 Json = Mapping[str, Any]
 
 ROWS_ONLY = (
-    "rows only: with one seed, an interval says how far other rows would move the result, and "
-    "nothing about another fine-tuning seed; give --seeds 3 or more"
+    "rows only: with one seed, the interval covers variation between rows but not between "
+    "fine-tuning seeds; use --seeds 3 or more"
 )
 
-NO_SEEDS = "rows only: an interval says how far other rows would move the result, without any seeds"
+NO_SEEDS = "rows only: the interval covers variation between rows; this method has no seeds"
 
 
 def interval_text(interval: Sequence[float] | None, sign: str = "") -> str:

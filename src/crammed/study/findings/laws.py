@@ -73,12 +73,12 @@ def _sizes(sizes: Sequence[BestSize]) -> str:
 def _test(test: Exchange) -> list[str]:
     verdict = "types differ" if test.p < LEVEL else "types cannot be told apart"
     lines = [
-        f"{verdict}: one curve for all against one for each, by exchanging seeds "
-        f"p = {test.p:.3g} (the least that can be attained is {test.least:.2g})"
+        f"{verdict}: one curve for all types against one per type, permutation test over seeds, "
+        f"p = {test.p:.3g} (smallest attainable p: {test.least:.2g})"
     ]
     if test.seeds < FEWEST:
         lines = [f"types: leads only, because a verdict takes {FEWEST} seeds"]
     for name, (percent, worth) in test.shifts.items():
-        priced = "" if worth is None else f", as all types with {worth:.2f} times the FLOPs"
+        priced = "" if worth is None else f", equivalent to {worth:.2f} times the FLOPs"
         lines.append(f"{name}: {percent:+.2f} % loss at equal size and FLOPs{priced}")
     return lines

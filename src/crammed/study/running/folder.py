@@ -250,7 +250,8 @@ def refuse_another(study: Study, corpora: Corpora, budget: Budget, seeds: int, o
         others = f" and {counted(len(changed) - 1, 'other')}" if len(changed) > 1 else ""
         raise InputError(
             f"recipes have changed since {out} was begun ({key} {was} -> {now}{others}), and runs "
-            f"are to begin: type {key}={was} to begin them alike, or choose another --out"
+            f"have yet to start: type {key}={was} to start them with the old value, "
+            "or choose another --out"
         )
 
 

@@ -106,7 +106,8 @@ class Average:
 class Latest:
     """The mean of the weights after each of the latest updates that `every` divides (LAWA).
 
-    Until the first of them, it is the weights themselves.
+    Until the first of them, it is the weights themselves. An update that is skipped in float16
+    leaves the oldest copy in place.
     """
 
     def __init__(

@@ -16,6 +16,7 @@ from torch import nn
 from crammed.model.encoder import Encoder
 from crammed.model.layer import Layer
 from crammed.optim.build import Optimizers
+from crammed.training.update.average import is_average
 
 
 class Growth:
@@ -84,6 +85,7 @@ class Growth:
                 source = theirs.get(name, parameter)
                 parameter.copy_(source)
                 self._copy_state(source, parameter)
+        self._drop_lone_averages()
 
     def drop(self, share: float) -> None:
         """Drop layers as often as this share of the configuration's."""
@@ -96,6 +98,15 @@ class Growth:
         state.pop(target, None)  # its running average alone, or what older versions made of zeros
         if source in state:
             state[target] = copy.deepcopy(state[source])
+
+    def _drop_lone_averages(self) -> None:
+        """PyTorch's optimizers add nothing to a state, and these weights have had no update yet."""
+        assert self._optimizer is not None
+        state = self._optimizer.state
+        alone = [p for p, own in state.items() if own and all(map(is_average, own))]
+        if len(alone) < sum(map(bool, state.values())):  # SGD without momentum has nothing else
+            for parameter in alone:
+                del state[parameter]
 
 
 def _rising(encoders: Sequence[Encoder]) -> list[tuple[torch.Tensor, float]]:

@@ -60,7 +60,7 @@ class Shortcuts:
             given = few if n in dropped else (tables, allowed, *more)
             with torch.no_grad() if n < first else nullcontext():
                 x = layer(x, *given)
-            if n + 1 == dropped.stop:
+            if n in dropped and n + 1 == dropped.stop:
                 x = whole.scatter(1, kept[..., None].expand_as(x), x)
         hidden = encoder.final_norm(layers[-1](x, tables, allowed, *more, positions=positions))
         return hidden

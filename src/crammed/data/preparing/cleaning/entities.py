@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from crammed.errors import InputError
+from crammed.errors import InputError, first_line
 from crammed.extras import import_extra
 from crammed.files.folders import expanded
 from crammed.files.hashes import sha256
@@ -83,7 +83,7 @@ def entity_step(named: str) -> Callable[[str], str]:
             with nlp.memory_zone():  # else it keeps every word that it has ever seen
                 return "".join(_simplified(piece, nlp(piece)) for piece in pieces(text))
         except Exception as error:
-            raise InputError(f"{KEY}: {_parts(named)[0]} failed: {_first_line(error)}") from error
+            raise InputError(f"{KEY}: {_parts(named)[0]} failed: {first_line(error)}") from error
 
     return step
 
@@ -131,7 +131,7 @@ def _pipeline(named: str) -> Any:
     try:
         nlp = spacy.load(place)
     except Exception as error:
-        raise InputError(f"{KEY}: {name} cannot be loaded: {_first_line(error)}") from error
+        raise InputError(f"{KEY}: {name} cannot be loaded: {first_line(error)}") from error
     if not any(
         assigned in _FINDS_ENTITIES
         for component in nlp.pipe_names
@@ -171,7 +171,3 @@ def _parts(named: str) -> tuple[str, str]:
     """The package or folder, and the hash of its files, empty if it is not known."""
     found = re.fullmatch(r"(?s)(.+)@([0-9a-f]{64})", named)
     return (found[1], found[2]) if found else (named, "")
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -47,7 +47,7 @@ def own_filter(named: str) -> Callable[[str], str | None]:
     """The function as a step: returns the text to keep, or None to drop the document.
 
     It is called with the text of a document, and returns what is to be kept of it (str), True to
-    keep all of it, or False, None or a text without letters to drop it.
+    keep all of it, or False, None or an empty text to drop it.
 
     Raises:
         InputError: the file cannot be read, is not the one that was found, or has no such function;

@@ -259,7 +259,7 @@ class _Reader:
                 self._pending.append((unit, unit.size))
                 yield self._job(unit)
                 return
-            content = {} if taps else part.fingerprint()
+            content: dict[str, Any] = {}
             begin(unit.blocks.folder)
             read = 0
             whole = True
@@ -267,6 +267,8 @@ class _Reader:
                 if self._is_full(unit) or unit.failed:
                     whole = False
                     break
+                if not taps:  # which hash what is read of the file's own bytes
+                    content = content or part.fingerprint()
                 before, read = read, taps[0].bytes if taps else 0
                 size = unit.size * (read - before) // max(1, state.get("bytes", 0)) if taps else 0
                 if isinstance(piece, RowGroups):
@@ -276,7 +278,7 @@ class _Reader:
                 number += 1
             if taps and (whole_hash := taps[0].sha256) is not None:
                 content = {"name": part.name, "bytes": state["bytes"], "sha256": whole_hash}
-            elif taps:  # the limit was reached before the end
+            elif not content:  # the limit was reached before the end
                 content = part.fingerprint()
             check_unchanged(part, state, content)
             lost = [Lost(part.name, faults.records, faults.first)] if faults.records else []

@@ -198,7 +198,7 @@ def _match(pattern: Path, wanted: Wanted, found: Found) -> None:
         for file, format in _search(each, enter, wanted, found)
     }
     for each in matches:
-        if each.is_file() and (format := wanted.format_of(str(each))) is not None:
+        if not each.is_dir() and (format := wanted.format_of(str(each))) is not None:
             formats[each] = format
     is_first = _FirstVisit()
     found.files = [(str(file), formats[file]) for file in sorted(formats) if is_first(file)]

@@ -104,13 +104,18 @@ class GivenHeldout:
         changing = CleanConfig(unicode=own.unicode, personal=own.personal, entities=own.entities)
         steps = steps_of(changing)
         sizes = Counter[str]()
+        times, names = Counter[str](), list[str]()
+        for part in parts:
+            times[part.name] += 1
+            again = f" ({times[part.name]})" if times[part.name] > 1 else ""
+            names.append(f"{part.name}{again}")
 
         def lines() -> Iterator[bytes]:
-            for part in parts:
+            for part, name in zip(parts, names, strict=True):
                 for text in part.documents():
                     if (found := clean(text, steps)).dropped_by is None:
                         sizes.update(documents=1, characters=len(found.text))
-                        yield heldout_line(found.text, part.name if len(parts) > 1 else None)
+                        yield heldout_line(found.text, name if len(parts) > 1 else None)
 
         file = folder / "given-heldout.jsonl.gz"
         write_gzip(file, lines())

@@ -200,7 +200,7 @@ def _choose(every: _Documents, data: DataConfig, *, by_line: bool) -> tuple[Mask
     """
     copies = sum(step["dropped"] for step in every.steps if step["step"] != WEIGHT_STEP)
     total = every.total(every.kept)
-    share = 2 * heldout_target(total, data) / max(1, total)
+    share = 2 * heldout_target(total, data) / total if total else 1.0
     while True:  # the documents with the lowest ranks will nearly always do
         numbers, ranks = every.with_lowest_ranks(share)
         choice = choose_heldout(

@@ -1,0 +1,54 @@
+"""Predictions of a fine-tuned model: which rows are refused, and how tables hold them."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crammed.errors import InputError
+from crammed.finetuned.folder import Description
+from crammed.finetuned.output import write_rows
+from crammed.finetuned.prediction import Predictor
+from crammed.tasks.labels import list_of
+from crammed.tasks.task import Task
+from crammed.terminal.progress import SILENT
+from support.text import write_rows as write_lines
+
+
+def test_rows_with_another_number_of_answers_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Predictor, "outputs", lambda _, rows: np.zeros((len(rows), rows.choices)))
+    values = {"name": "a", "kind": "choice", "text": "q", "choices": "ends", "metric": "accuracy"}
+    fixed: dict[str, Any] = {"max_length": 16, "encoder": "e", "seed": 0, "scores": {}}
+    task = Task.model_validate(values)
+    nothing: Any = None
+    predictor = Predictor(
+        Description(task=task, labels=("0", "1"), **fixed), nothing, nothing, nothing
+    )
+    rows = [{"q": "why", "ends": [*"ab"]}, {"q": "why", "ends": [*"abc"]}]
+    file = write_lines(tmp_path / "rows.jsonl", rows[:1])
+    assert len([*predictor.predict(file)]) == 1
+    for number, some in enumerate((rows[1:], rows), 1):
+        with pytest.raises(InputError, match=f"line {number}: 3 answers, but other rows have 2"):
+            [*predictor.predict(write_lines(file, some))]
+
+
+@pytest.mark.parametrize(
+    ("answer", "separator"),
+    [
+        ({"predicted": ["new york", "paris"], "probabilities": {"paris": 0.9}}, ","),
+        ({"predicted": ["B-PER", "O"]}, None),
+    ],
+)
+def test_a_task_can_read_what_a_table_of_predictions_holds(
+    tmp_path: Path, answer: dict[str, Any], separator: str | None
+) -> None:
+    write_rows(tmp_path / "out.csv", [({"text": "a"}, answer)], SILENT)
+    with (tmp_path / "out.csv").open(newline="") as file:
+        (line,) = csv.DictReader(file)
+    assert list_of(line["predicted"], separator) == answer["predicted"]
