@@ -279,16 +279,14 @@ def check_laws(check: Check, name: str, study: dict[str, Any], text: str) -> Non
             check.same(f"{name}, {kind}: exponent", said[2].strip(";"), exponent)
             best = re.findall(r"(\d\.\d{3}) at", said[3])
             check.same(f"{name}, {kind}: best", ", ".join(best), ", ".join(losses))
-    p, least = (re.search(rf"{words} (\S+?)\)? ", text + " ") for words in ("p =", "attained is"))
+    p, least = (re.search(rf"{words} (\S+?)\)? ", text + " ") for words in ("p =", "attainable p:"))
     leads = "- types: leads only, because a verdict takes 3 seeds" in text
     check.same(f"{name}: types are leads", str(leads), str(found["seeds"] < 3))
     if found["seeds"] >= 3:
         check.near(f"{name}: p of types", float(p[1]) if p else -1.0, found["p"], found["by"])
         check.near(f"{name}: least p", float(least[1]) if least else -1.0, found["least"], 5e-4)
     for kind, (percent, worth) in found["shifts"].items():
-        words = (
-            rf"- {re.escape(kind)}: (\S+) % loss at equal size and FLOPs, as all types with (\S+) t"
-        )
+        words = rf"- {re.escape(kind)}: (\S+) % loss at equal size and FLOPs, equivalent to (\S+) t"
         said = re.search(words, text)
         check.same(f"{name}, {kind}: shift", said[1] if said else "nan", percent)
         check.same(f"{name}, {kind}: worth", said[2] if said else "nan", worth)

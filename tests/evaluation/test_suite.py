@@ -136,7 +136,7 @@ def test_another_positive_class_scores_what_was_fine_tuned(
     note = "note  mail: f1 of spam, the second label in order; for the other one, add positive: "
     assert f"{note}[ham]\n" in said
     assert "note  mail: skipped, without text: 2 rows of validation\n" in said
-    assert "note  mail: training rows have the same text as 40 of 40 rows of validation, " in said
+    assert "note  mail: 40 of 40 rows of validation have the same text as a training row, " in said
     assert spam["rows"] == {"train": 40, "validation": 40}
     assert spam["skipped"] == {"validation": 2}
     assert spam["metric"] == "f1 of spam"
@@ -321,14 +321,14 @@ def test_wrong_requests_are_refused_before_anything_is_made(tmp_path: Path, ask:
         ({"protocol": "crammin"}, "no protocol 'crammin': did you mean cramming"),
         ({"submission": tmp_path / "s.zip", "suite": "docs"}, "no leaderboard"),
         ({"model": str(tmp_path / "cola")}, "neither a finished run"),
-        ({"suite": "heldout"}, "is a folder: name a file, such as heldout.jsonl.gz"),
+        ({"suite": "heldout", "jobs": None}, "is a folder: name a file, such as heldout.jsonl.gz"),
         ({"suite": "blimp", "seeds": 2}, "--seeds does nothing for blimp: leave it out"),
         ({"suite": "blimp", "tasks": ("npi",)}, "--tasks does nothing for blimp: leave it out"),
         ({"suite": "blimp", "jobs": 1}, "--jobs does nothing for blimp: leave it out"),
     ):
         with pytest.raises(InputError, match=message):
             evaluate(ask(**values), SILENT)
-    request = ask(suite="blimp", data=str(tmp_path / "none.jsonl"))
+    request = ask(suite="blimp", data=str(tmp_path / "none.jsonl"), jobs=None)
     deep = dataclasses.replace(request, into=tmp_path / "deep" / "scores")
     with pytest.raises(InputError, match="no BLiMP data at"):
         evaluate(deep, SILENT)

@@ -233,7 +233,7 @@ def test_a_study_goes_on_and_begins_no_run_with_a_recipe_that_has_changed(
     changed(recipe)
     assert study(1) == begun
     with pytest.raises(
-        InputError, match=r"begun \(masking\.rate 0\.25 -> 0\.3\), and runs are to beg"
+        InputError, match=r"begun \(masking\.rate 0\.25 -> 0\.3\), and runs have yet to start"
     ):
         study(2)
     study(2, "masking.rate=0.25")

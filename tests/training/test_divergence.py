@@ -115,9 +115,9 @@ def test_divergence_in_the_last_update_is_noticed(
 @pytest.mark.parametrize(
     ("rates", "suited"),
     [
-        (["optim.lr=1e3", "optim.matrix_lr=2e3"], "optim.lr=0.0049 optim.matrix_lr=0.0078,"),
-        (["optim.lr=1e3", "optim.name=sgd"], "optim.lr=1,"),
-        (["optim.embedding_lr=1"], "optim.embedding_lr=0.0049,"),
+        (["optim.lr=1e3", "optim.matrix_lr=2e3"], "optim.lr=0.0049 optim.matrix_lr=0.0078"),
+        (["optim.lr=1e3", "optim.name=sgd"], "optim.lr=1"),
+        (["optim.embedding_lr=1"], "optim.embedding_lr=0.0049"),
     ],
 )
 def test_a_learning_rate_far_too_high_is_named_with_one_that_suits(
@@ -133,11 +133,11 @@ def test_a_learning_rate_far_too_high_is_named_with_one_that_suits(
     announced = io.StringIO()
     with RunDir.open(tmp_path / "run", config) as run:
         with pytest.raises(
-            Diverged, match="far too high: start a new run with " + suited
+            Diverged, match="far too high: start a new run with " + suited + " and"
         ) as caught:
             train_and_export(run, corpus, cpu, Progress(announced))
     assert "train.divergence" not in str(caught.value)
-    assert f"far too high: {suited.removesuffix(',')} would suit" in announced.getvalue()
+    assert f"far too high: {suited} would suit" in announced.getvalue()
 
 
 def test_a_model_whose_held_out_loss_is_not_finite_is_not_handed_over(

@@ -47,7 +47,7 @@ def test_a_planted_wrong_number_is_found(copy: Path) -> None:
         (THREE_SEEDS, "takes 33 seeds", "takes 90 seeds", "seeds needed"),
         (SEVERAL_BUDGETS, "6.4 (7.5)", "6.4 (7.6)", "crammed-2022: CoLA by once"),
         (SEVERAL_BUDGETS, "C^-0.074", "C^-0.075", "crammed-2022: exponent"),
-        (SEVERAL_BUDGETS, "with 1.81 times", "with 2.36 times", "crammed: worth"),
+        (SEVERAL_BUDGETS, "to 1.81 times", "to 2.36 times", "crammed: worth"),
         (SEVERAL_BUDGETS, "types: leads only", "types: no leads", "types are leads"),
     ]
     for name, old, new, fault in wrong:

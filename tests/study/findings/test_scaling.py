@@ -345,7 +345,7 @@ def test_what_was_found_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said[0].startswith("gated: loss ")
     assert " at 10 TFLOP" in said[0]
     assert "bert: best size by parabolas " in said[3]
-    assert said[4].startswith("types differ: one curve for all against one for each, by ")
+    assert said[4].startswith("types differ: one curve for all types against one per type, ")
     assert said[6].startswith("bert: +1.03 % loss at equal size")
     assert "equivalent to 0.9" in said[6]
     del found[0]["bert"]
