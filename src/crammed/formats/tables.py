@@ -158,8 +158,7 @@ def _columns(cells: list[str], place: str, text_field: str | None) -> list[str]:
         InputError: two columns have the same name, or none has that of the text.
     """
     # A row of data may hold that very number; only a row of numbers can be names that are numbers.
-    by_place = text_field is not None and text_field.isdecimal()
-    by_place = by_place and not all(map(str.isdecimal, filter(None, cells)))
+    by_place = (text_field or "").isdecimal() and not all(map(str.isdecimal, filter(None, cells)))
     if text_field is None or (text_field in cells and not by_place):
         check_names(place, filter(None, cells))  # unnamed columns are ignored
         return cells

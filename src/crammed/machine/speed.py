@@ -15,7 +15,8 @@ APPLE = 2e12
 """Nominal FLOP/s of training on a CPU core, on a CUDA multiprocessor and on an Apple GPU."""
 SHARE_OF_PEAK = 0.4
 """Share of a GPU's peak that training nominally reaches, if the peak is known. An H200 reached 0.33
-in 12 layers of width 512, and 0.45 in 16 of width 768 (docs/gpu.md)."""
+in 12 layers of width 512 (records/2026-11-26-gpu-sprint) and 0.45 in 16 of width 768 (docs/gpu.md).
+"""
 
 
 def nominal_speed(compute: ComputeConfig) -> float:

@@ -36,20 +36,31 @@ _SET_BY_GROUPS = {"params", "lr", "weight_decay", "kwargs"}
 def library(parameters: Parameters, config: LibraryConfig) -> list[Library]:
     """The chosen optimizer, for all parameters."""
     chosen = Library(parameters, config)
-    try:
-        resumes = _resumes(config)
-    except Exception as error:  # each optimizer has errors of its own
-        raise _refusal(config, error) from error
-    if not resumes:
-        raise _refusal(config, ValueError("after a resume, it would go on in another way"))
+    _refuse_inexact(config)
     return [chosen]
 
 
-def _resumes(config: LibraryConfig) -> bool:
-    """Whether updates are the same after a resume, tried on a small matrix.
+def _refuse_inexact(config: LibraryConfig) -> None:
+    """Refuse an optimizer whose updates after a resume are not those without one.
 
-    Some optimizers keep values outside of their state, or make them only when they first need them.
+    Some keep values outside of their state, or make them only when they first need them.
     """
+    tried = config.model_copy(update={"lr": 1e-3})  # a rate that is too high makes NaN of all
+    try:
+        same = _resumes(tried.model_dump_json())
+    except Exception as error:  # each optimizer has errors of its own
+        raise _refusal(config, error) from error
+    if not same:
+        raise InputError(
+            f"optim.of={config.of} cannot be used here, since a run that is stopped would not go "
+            "on as it was: choose another one, such as SOAP"
+        )
+
+
+@lru_cache(maxsize=64)
+def _resumes(chosen: str) -> bool:
+    """Whether updates of a small matrix are the same after a resume."""
+    config = LibraryConfig.model_validate_json(chosen)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         weights, *gradients = torch.randn(6, 8, 8)
@@ -260,7 +271,9 @@ def library_flops(
     Raises:
         InputError: the library is missing, or the optimizer cannot be used.
     """
-    return _library_flops(model, vocab_size, config.model_dump_json(), generator)
+    flops = _library_flops(model, vocab_size, config.model_dump_json(), generator)
+    _refuse_inexact(config)
+    return flops
 
 
 @lru_cache(maxsize=64)
