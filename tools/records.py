@@ -22,7 +22,8 @@ of tables:
 - ``minutes: DATE-NAME`` what to expect of little text (`text_tables`);
 - ``languages: DATE-NAME ...`` and ``gaps: DATE-NAME ...`` tokenizers in several languages
   (`language_tables`);
-- ``scores: DATE-NAME`` scores of encoders on tasks, by arm (`score_tables`);
+- ``scores: DATE-NAME`` scores of encoders on tasks, by arm, and ``agreement: DATE-NAME`` how far
+  the tasks rank them alike (`score_tables`);
 - ``adapted: DATE-NAME GROUP`` encoders of others, trained further, and ``decisions: DATE-NAME`` the
   ways to an encoder (`score_tables`);
 - ``prepare: FILE`` and the other tables of `benchmark_tables` and `count_tables`: benchmark results

@@ -9,7 +9,11 @@ as ``decision-NAME.json``.
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
+from itertools import combinations
 from typing import Any
+
+from scipy.stats import spearmanr
 
 import layout
 from crammed.evaluation.decision import cell, ways_in
@@ -81,6 +85,20 @@ def scores_table(record: str) -> str:
         lines = list(zip(*lines, strict=True))
     head, *rows = (row_of(*line) for line in lines)
     return table(head, rows)
+
+
+def agreement_table(record: str) -> str:
+    """How far pairs of tasks rank a record's encoders alike: Spearman's correlation."""
+    arms, _, _ = _arms(record)
+    by_task: dict[str, list[float]] = defaultdict(list)
+    for scores in arms.values():
+        for task, each in scores.items():
+            by_task[task] += each
+    rows = [
+        row_of(f"{a} and {b}", f"{len(by_task[a])}", f"{spearmanr(by_task[a], by_task[b])[0]:.2f}")
+        for a, b in combinations(by_task, 2)
+    ]
+    return table(row_of("tasks", "encoders", "rank correlation"), rows)
 
 
 def _mean(values: list[float]) -> str:

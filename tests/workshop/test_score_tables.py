@@ -12,7 +12,7 @@ from scipy.stats import ttest_ind
 import layout
 from crammed.files.writing import write_json
 from layout import findable
-from score_tables import scores_table
+from score_tables import agreement_table, scores_table
 
 
 def test_a_suite_with_many_tasks_has_a_row_for_each_and_one_for_their_mean(
@@ -58,6 +58,23 @@ def test_every_seed_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     write_json(tmp_path / "made" / "one-2.json", {"suites": {"small": broken}})
     with pytest.raises(SystemExit, match="sst2 failed: no rows"):
         scores_table("made")
+
+
+def test_tasks_that_rank_encoders_alike_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "RECORDS", tmp_path)
+    (tmp_path / "made").mkdir()
+    for n, (one, two, three) in enumerate([(50.0, 1.0, 9.0), (60.0, 2.0, 8.0), (61.0, 90.0, 1.0)]):
+        tasks = {"a": {"median": one}, "b": {"median": two}, "c": {"median": three}}
+        scores = {"suites": {"small": {"tasks": tasks, "means": []}}}
+        write_json(tmp_path / "made" / f"arm{n}-0.json", scores)
+    rows = agreement_table("made").splitlines()
+    assert rows[2:] == [
+        "| a and b | 3 | 1.00 |",
+        "| a and c | 3 | -1.00 |",
+        "| b and c | 3 | -1.00 |",
+    ]
 
 
 def test_a_difference_is_found_as_often_as_the_table_says() -> None:
