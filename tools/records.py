@@ -5,10 +5,10 @@
     python tools/records.py tables [--check]
 
 A record is a folder. For each run it holds ``RUN.json`` (command, commit, hardware, configuration,
-corpus, results) and ``RUN.metrics.jsonl`` (log points); for a study, ``study.json``. A page
-(README.md, a page of docs/, or the README.md of a record) names the records it shows between
-``<!-- records: DATE-NAME ... -->`` and ``<!-- end of records -->``. Other markers show other kinds
-of tables:
+corpus, results); for a study, ``study.json``. If its README.md cites points of a run's log, copy
+the run's ``metrics.jsonl`` there as ``RUN.metrics.jsonl``. A page (README.md, a page of docs/, or
+the README.md of a record) names the records it shows between ``<!-- records: DATE-NAME ... -->``
+and ``<!-- end of records -->``. Other markers show other kinds of tables:
 
 - ``study: DATE-NAME`` a study; ``experiment: DATE-study-NAME`` a built-in one, which also gets its
   figures, on the page of that record; ``experiments: NAME ...`` a line for the latest record of
@@ -32,7 +32,6 @@ of tables:
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -58,7 +57,7 @@ from crammed.quantity import quantity
 from crammed.rules.recipe import load_config
 from crammed.rules.sizing import tokens
 from crammed.runs.directory import read_config
-from crammed.runs.logs import read_lines, read_metrics
+from crammed.runs.logs import read_lines
 from crammed.runs.summary import read_summary
 from crammed.study.result import Run, read_result, run_folder
 
@@ -107,8 +106,6 @@ def add(
     }
     record.mkdir(parents=True, exist_ok=True)
     write_json(record / f"{run.name}.json", kept)
-    lines = [json.dumps(point) + "\n" for point in read_metrics(run)]
-    write_text(record / f"{run.name}.metrics.jsonl", "".join(lines))
 
 
 def _scores_of(run: Path) -> dict[str, Any] | None:
