@@ -1,17 +1,14 @@
 """Benchmark tables: one function for each kind of result in ``benchmarks/results``.
 
-Each function takes the names of result files and returns Markdown. For preparing and fine-tuning, a
-page that names a missing result is an error. Results on the speed of pretraining may still be
-missing, and then the table says so.
+Each function takes the names of result files and returns Markdown.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import layout
 from crammed.quantity import counted, quantity
-from layout import filled, found, row_of, table, tabled, there, unrepeated, welch, wrapped
+from layout import benchmarks, filled, row_of, table, tabled, unrepeated, welch, wrapped
 
 TERABYTE = 1e12  # bytes
 PREPARED = {
@@ -25,13 +22,9 @@ PREPARED = {
 """The names that pages give to the runs of the preparation benchmark."""
 
 
-def _benchmark(name: str) -> dict[str, Any]:
-    return found(layout.BENCHMARKS / name)
-
-
 def prepare_table(name: str) -> str:
     """How fast text is prepared, and what the Pile would take at that rate."""
-    benchmark = _benchmark(name)
+    (benchmark,) = benchmarks(name)
     runs = {run["what"]: run for run in benchmark["runs"]}
     lines = []
     for what, run in runs.items():
@@ -68,7 +61,7 @@ def prepare_table(name: str) -> str:
 
 def memory_table(*names: str) -> str:
     """How much memory preparing takes, by the number of shards or of files."""
-    results = [_benchmark(name) for name in names]
+    results = benchmarks(*names)
     lines = []
     for run in (run for result in results for run in result["runs"]):
         sizes = (run["main_process_megabytes"], run["peak_memory_megabytes"])
@@ -85,7 +78,7 @@ def memory_table(*names: str) -> str:
 
 def stages_table(*names: str) -> str:
     """What preparing text spends its CPU time on: given a tokenizer, and training one."""
-    results = [_benchmark(name) for name in names]
+    results = benchmarks(*names)
     head, lines = row_of("stage", *(f"tokenizer {each['tokenizer']}" for each in results)), []
     spent = [result["cpu_seconds"] for result in results]
     for stage in dict.fromkeys(stage for each in spent for stage in each):
@@ -106,7 +99,7 @@ def stages_table(*names: str) -> str:
 
 def copies_table(name: str) -> str:
     """How many altered copies of held-out documents are trained on, for each source."""
-    benchmark = _benchmark(name)
+    (benchmark,) = benchmarks(name)
     files = benchmark["files"]
     head, lines = row_of("copies", *(f"kept of {each['source']}" for each in files)), []
     for trials in zip(*(each["trials"] for each in files), strict=True):
@@ -140,7 +133,7 @@ def finetune_table(*names: str) -> str:
     Args:
         names: the benchmark, then files with more seeds of some of its tasks.
     """
-    benchmark, *more = map(_benchmark, names)
+    benchmark, *more = benchmarks(*names)
     longer = {each["task"]: each for each in more}
     head = row_of(
         *("task", "training rows", "metric", "ours", "plain loop"),
@@ -181,7 +174,7 @@ def finetune_table(*names: str) -> str:
 
 def coverage_table(name: str) -> str:
     """How often intervals of comparisons contain the true difference, by spread and seeds."""
-    benchmark = _benchmark(name)
+    (benchmark,) = benchmarks(name)
     cases: dict[float, dict[int, Any]] = {}
     for case in benchmark["cases"]:
         cases.setdefault(case["spread"], {})[case["seeds"]] = case
@@ -222,7 +215,7 @@ def _shape(result: dict[str, Any]) -> str:
 
 def step_table(*names: str) -> str:
     """Pretraining updates: every loop of every shape."""
-    results, rows = there(names), []
+    results, rows = benchmarks(*names), []
     for result in results:
         for name, loop in result["loops"].items():
             mfu = f"{100 * loop['mfu']:.1f} %" if "mfu" in loop else ""
@@ -241,7 +234,7 @@ def step_table(*names: str) -> str:
 
 def busy_table(*names: str) -> str:
     """Tokens a second of each way to use the cores, quiet and beside a busy process."""
-    results, rows = there(names), []
+    results, rows = benchmarks(*names), []
     for result in results:
         for size, loads in result["sizes"].items():
             for load, ways in loads.items():
@@ -259,7 +252,7 @@ def busy_table(*names: str) -> str:
 
 def lengths_table(*names: str) -> str:
     """What rows of several lengths cost, at equal numbers of tokens per update."""
-    results, rows = there(names), []
+    results, rows = benchmarks(*names), []
     for result in results:
         shortest = result["cases"][0]
         for case in result["cases"]:
@@ -281,7 +274,7 @@ def lengths_table(*names: str) -> str:
 
 def profile_table(*names: str) -> str:
     """Where the time of one microbatch and its optimizer update goes, by group of kernels."""
-    results, rows = there(names), []
+    results, rows = benchmarks(*names), []
     for result in results:
         whole = result["kernel_seconds"]
         shares = [
@@ -298,7 +291,7 @@ def profile_table(*names: str) -> str:
 
 def plan_table(*names: str) -> str:
     """What plans predicted, and what the runs did."""
-    results, rows = there(names), []
+    results, rows = benchmarks(*names), []
     for result in results:
         for entry in result["runs"]:
             low, high = (quantity(tokens) for tokens in entry["predicted_between"])

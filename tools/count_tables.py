@@ -6,7 +6,7 @@ from crammed.machine.cards import CARDS
 from crammed.planning.oncard import Taken, counted_speed
 from crammed.quantity import quantity
 from crammed.rules.recipe import ask
-from layout import NOT_YET, row_of, table, tabled, there
+from layout import benchmarks, row_of, table, tabled
 
 A_DAY = 86_400
 LEAST = 1e-4
@@ -38,7 +38,7 @@ def cards_table(recipe: str) -> str:
 
 def paper_table(*names: str) -> str:
     """What one more microbatch of each loop launches and moves."""
-    results, rows = there(names), []
+    results, rows = benchmarks(*names), []
     for result in results:
         for name, loop in result["loops"].items():
             cells = (
@@ -60,16 +60,9 @@ def paper_table(*names: str) -> str:
     return tabled(head, rows, results)
 
 
-def parts_table(*names: str) -> str:
-    """What each part of a step took on a card, beside its count on paper.
-
-    Args:
-        names: the profile, and the step on paper of the same shape.
-    """
-    results = there(names)
-    if len(results) < len(names):
-        return NOT_YET
-    profile, paper = results
+def parts_table(profiled: str, on_paper: str) -> str:
+    """What each part of a step took on a card, beside its count on paper of the same shape."""
+    profile, paper = results = benchmarks(profiled, on_paper)
     ours = next(iter(paper["loops"].values()))
     counted = {part: _milliseconds(each["seconds"]) for part, each in ours["parts"].items()}
     rows = [

@@ -1,4 +1,4 @@
-"""What tables of results share: rows, the text below them, and the words for missing results."""
+"""What tables of results share: the results, rows, and the text below them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ from crammed.study.result import RATES
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "records"
 BENCHMARKS = ROOT / "benchmarks" / "results"
-NOT_YET = "Not measured yet.\n"
 PAGE_WIDTH = 120
 
 
-def there(names: Iterable[str]) -> list[dict[str, Any]]:
-    """The results in those of these files that exist."""
-    return [found for name in names if (found := read_json(BENCHMARKS / name)) is not None]
+def benchmarks(*names: str) -> list[dict[str, Any]]:
+    """The results of benchmarks that a page names."""
+    return [found(BENCHMARKS / name) for name in names]
 
 
 def found(file: Path) -> dict[str, Any]:
@@ -121,8 +120,6 @@ def tabled(head: str, rows: list[str], results: list[dict[str, Any]], *words: st
     Args:
         head: its first line.
         rows: as `row_of` makes them.
-        results: what it is made from; if there are none yet, the table says so.
+        results: what it is made from.
     """
-    if not results:
-        return NOT_YET
     return table(head, rows, wrapped(*words, source(results)) if words else source(results))

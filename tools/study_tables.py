@@ -29,7 +29,7 @@ from crammed.study.findings.table import (
 )
 from crammed.study.result import RATES, StudyResult, is_loss, read_result
 from crammed.study.spec.arms import read_study, study_names
-from layout import NOT_YET, difference_cell, row_of, table, wrapped
+from layout import difference_cell, row_of, table, wrapped
 from study_figures import differences_figure
 
 ALONE = "document_loss@0.15"
@@ -50,7 +50,7 @@ def experiments_table(*names: str) -> str:
     for name in names:
         asks = (read_study(name).description or "").rstrip(".")
         if (record := _latest(name)) is None:
-            rows.append(row_of(name, asks, "", "", "", NOT_YET.strip()))
+            rows.append(row_of(name, asks, "", "", "", "Not measured yet."))
             continue
         link = f"[{name}](../records/{record.name}/README.md)"
         said = [_said(record, who) for who in ("The paper", "Ours")]
