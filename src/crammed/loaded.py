@@ -117,7 +117,7 @@ class Model:
             logits = self._masked_lm(row, at)[0].float().cpu()
         best = logits.softmax(-1).topk(min(count, logits.shape[-1]))
         return [
-            [(backbone.text_of([number]), p) for number, p in zip(numbers, shares, strict=True)]
+            [(self._text_of(number), p) for number, p in zip(numbers, shares, strict=True)]
             for numbers, shares in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
 
@@ -179,7 +179,10 @@ class Model:
     @property
     def _mask(self) -> str:
         known = self.backbone.mask
-        return "[MASK]" if known is None else self.backbone.text_of([known])
+        return "[MASK]" if known is None else self._text_of(known)
+
+    def _text_of(self, token: int) -> str:
+        return str(self.tokenizer.decode([token], skip_special_tokens=False))
 
 
 def _warn(cut: int, length: int) -> None:

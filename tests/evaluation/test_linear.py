@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crammed.errors import InputError
 from crammed.evaluation import linear
 from crammed.evaluation.linear import linear_scores
 from crammed.tasks.rows import Rows, TaskData, Texts
@@ -133,9 +132,3 @@ def test_of_too_many_rows_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> Non
     for most, least, largest in ((60, 95.0, 100.0), (2, 0.0, 70.0)):  # two rows, two classes
         monkeypatch.setattr(linear, "MOST_ROWS", most)
         assert least <= scores("classification", train, scored)["mine"] <= largest
-
-
-def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "sklearn", None)
-    with pytest.raises(InputError, match=r"needs sklearn: pip install 'crammed\[linear\]'"):
-        scores("classification", rows("classification", 12, 1), rows("classification", 12, 2))

@@ -53,9 +53,6 @@ def test_glue_is_as_in_the_paper() -> None:
     assert set(suite.means["GLUE"]) == numbers.keys() - {"wnli"}
     assert set(suite.means["GLUE without CoLA"]) == set(suite.means["GLUE"]) - {"cola"}
     assert set(suite.means["GLUE-5"]) == {"cola", "sst2", "mrpc", "stsb", "rte"}
-    files = [file for task in suite.tasks.values() for file in task.test]
-    assert len(files) == 11
-    assert all(file.endswith(".tsv") for file in files)
 
 
 def test_superglue_scores_its_diagnostic_sets_by_the_model_of_rte() -> None:

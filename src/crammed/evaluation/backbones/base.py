@@ -71,10 +71,6 @@ class Backbone(Protocol):
         """Token ids of a text of any length, without special tokens."""
         ...
 
-    def text_of(self, ids: Sequence[int]) -> str:
-        """The text that token ids stand for, special tokens included."""
-        ...
-
     def encoder(self, untrained: int | None = None) -> nn.Module:
         """The encoder in evaluation mode, on the CPU.
 

@@ -114,9 +114,6 @@ class HuggingFaceBackbone:
         ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
         return ids
 
-    def text_of(self, ids: Sequence[int]) -> str:
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
-
     def encoder(self, untrained: int | None = None) -> nn.Module:
         if untrained is None:
             model, _ = self._load("AutoModel")

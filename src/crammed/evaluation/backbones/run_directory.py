@@ -71,9 +71,6 @@ class RunBackbone:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
-    def text_of(self, ids: Sequence[int]) -> str:
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
-
     def encoder(self, untrained: int | None = None) -> nn.Module:
         if untrained is None:
             return _Encoder(self._final.masked_lm(torch.device("cpu")).encoder)
