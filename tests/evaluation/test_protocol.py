@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from crammed.config import Protocol
-from crammed.config.finetuning import dropout_at
+from crammed.config.finetuning import FASTEST, dropout_at
 from crammed.errors import InputError
 from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.protocol import load_protocol
@@ -44,11 +44,23 @@ def test_narrow_models_learn_faster_where_the_protocol_says_so(tmp_path: Path, a
     request = ask(protocol=None, into=tmp_path / "own", seeds=1, untrained=False)
     own = evaluate(request, SILENT)
     width = config.model.width
-    assert named["protocol"]["lr"] == pytest.approx(4e-5 * (768 / width) ** 1.5)
-    assert own["protocol"]["lr"] == pytest.approx(finetune.lr * (768 / width) ** 1.5)
+    assert named["protocol"]["lr"] == load_protocol("cramming").at_width(width).lr > 4e-5
+    assert own["protocol"]["lr"] == config.finetune.at_width(width).lr
     assert load_protocol("bert-base").at_width(width).lr == 2e-5
     assert load_protocol("cramming").at_width(None).lr == 4e-5
     assert load_protocol("cramming").at_width(1024).lr == 4e-5
+
+
+def test_the_rate_follows_the_width(tmp_path: Path) -> None:
+    at = load_protocol("cramming").at_width
+    assert [at(width).lr for width in (128, 192)] == pytest.approx([1.204e-3, 5.57e-4], rel=1e-3)
+    assert [at(width).lr for width in (32, 64)] == [FASTEST, FASTEST]
+    assert [at(width).lr for width in (256, 384)] == pytest.approx([2.078e-4, 1.131e-4], rel=1e-3)
+    own = tmp_path / "own.yaml"
+    own.write_text("{lr: 2e-3, lr_width: 768, lr_power: by-width}")
+    assert load_protocol(str(own)).at_width(64).lr == 2e-3  # what was asked for is not lowered
+    own.write_text("{lr: 1e-3, lr_width: 768}")
+    assert load_protocol(str(own)).at_width(64).lr == pytest.approx(0.012)
 
 
 def test_narrow_models_of_the_default_recipe_read_two_texts_apart_and_have_no_dropout() -> None:
