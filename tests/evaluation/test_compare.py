@@ -153,15 +153,19 @@ def test_numbers_of_one_task_have_the_same_seeds_in_a_resample() -> None:
     assert one.tolist() != elsewhere.tolist()
 
 
+def _keep_labels(folder: Path, labels: Any, *names: str) -> None:
+    about = {"sha256": "d", "labels": names, "groups": [], "choices": 1, "index": [*range(COUNT)]}
+    none = np.asarray([], np.int64)
+    save_arrays(folder / "gold/mine/a.npz", {"labels": labels, "counts": none}, about)
+
+
 def _evaluated(folder: Path, protocol: dict[str, Any], share: float, **fields: Any) -> Path:
     """Scores of three seeds that are wrong in this share of the rows of one task."""
     about = {"model": {"name": folder.name, "sha256": folder.name}, "protocol": protocol}
     write_json(folder / "evaluation.json", about)
     entry = {**number(100 * (1 - share)), "seeds": [0.0] * 3, **fields}
     write_json(folder / "scores.json", {**about, "suites": {"mine": {"tasks": {"a": entry}}}})
-    described = {"sha256": "d", "labels": [], "groups": [], "choices": 1, "index": [*range(COUNT)]}
-    none = np.asarray([], np.int64)
-    save_arrays(folder / "gold/mine/a.npz", {"labels": ROWS.labels, "counts": none}, described)
+    _keep_labels(folder, ROWS.labels)
     for seed in range(3):
         file = outputs_file(folder, "mine", "a", seed, trained=True)
         save_arrays(file, {"a": outputs(wrong(share, seed)).astype(np.float32)}, {})
@@ -213,6 +217,25 @@ def test_scores_by_another_metric_than_the_suites_are_not_compared(tmp_path: Pat
     (entry,) = compare_models(one, other, str(suite)).entries
     words = "both have accuracy, and mine asks for macro-f1 now: evaluate both again"
     assert entry["why"] == words
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"), [(1 - ROWS.labels, "xy"), (ROWS.labels, "yx"), (ROWS.labels, "xy")]
+)
+def test_scores_on_different_labels_are_not_compared(
+    tmp_path: Path, labels: Any, names: str
+) -> None:
+    """The suite's order of them or their column may have changed, and the data not."""
+    suite = tmp_path / "mine.yaml"
+    suite.write_text("tasks: {a: {text: t, metric: accuracy}}\n")
+    one, other = (_evaluated(tmp_path / name, {}, 0.2) for name in ("one", "other"))
+    _keep_labels(one, ROWS.labels, "x", "y")
+    _keep_labels(other, labels, *names)
+    (entry,) = compare_models(one, other, str(suite)).entries
+    if labels is ROWS.labels and names == "xy":
+        assert entry["difference"] == 0.0
+    else:
+        assert entry == {"name": "a", "why": "different labels: evaluate both again"}
 
 
 def test_labels_are_not_kept_before_there_are_outputs_of_the_same_rows(

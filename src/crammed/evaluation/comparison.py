@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.text import Text
 
 from crammed.errors import InputError
@@ -158,9 +159,12 @@ def _difference(
         return f"A has {one}, B has {other}: evaluate both again"
     if one != (now := metric_words(task, name, described["labels"])):
         return f"both have {one}, and {suite.name} asks for {now} now: evaluate both again"
-    other_described = read_gold(folders[1], suite.name, name)[1]
+    other_rows, other_described = read_gold(folders[1], suite.name, name)
     if described["sha256"] != other_described["sha256"]:
         return "different data"
+    same = np.array_equal(rows.labels, other_rows.labels)
+    if not same or described["labels"] != other_described["labels"]:
+        return "different labels: evaluate both again"
     a, b = (
         [
             read_outputs(folder, suite.name, task.name, seed, gold.get("key"))[name]
