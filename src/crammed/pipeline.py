@@ -23,6 +23,7 @@ from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.evaluation import read_tasks
 from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.folder import EvaluationFolder
+from crammed.evaluation.minimal_pairs import scores_of
 from crammed.evaluation.suite import SuiteEvaluator, raise_for_failed_tasks
 from crammed.files.folders import new_folder
 from crammed.machine.device import Device
@@ -260,4 +261,4 @@ def _evaluate(run: RunDir, tasks: list[_Tasks], device: Device, progress: Progre
             folder, backbone, spec, protocol, Numerics.on(device), progress, jobs=workers
         )
         for each in tasks:
-            evaluator.evaluate(each.suite, each.names, each.data)
+            scores_of(evaluator, each.suite, each.suite.select(each.names), each.data, {})

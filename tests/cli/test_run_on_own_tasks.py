@@ -7,6 +7,7 @@ import pytest
 
 from crammed.doctor import TINY
 from support.command import crammed
+from support.tasks import PAIR
 from support.text import documents, write_jsonl, write_rows
 
 RUN = ("run", *TINY, "compute.workers=1", "finetune.seeds=1", "finetune.epochs=1")
@@ -15,14 +16,15 @@ OWN = ("--suite", "mine.yaml", "--tasks-data", "mine")
 SUITE = """tasks:
   mail: {text: review, metric: accuracy}
   docs-order: {text: review, metric: accuracy}
+  agreement: {kind: minimal-pairs}
 means:
-  both: [mail, docs-order]
+  all: [mail, docs-order, agreement]
 """
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """Text, a suite with a task called like one that is made here, and its data."""
+    """Text, and a suite with its data: of its three tasks, one is called like one made here."""
     texts = documents(600)
     write_jsonl(tmp_path / "text.jsonl", texts)
     (tmp_path / "mine.yaml").write_text(SUITE)
@@ -32,6 +34,7 @@ def here(tmp_path: Path) -> Path:
                 {"review": texts[n][:40], "label": "spam" if n % 2 else "ham"} for n in range(count)
             ]
             write_rows(tmp_path / "mine" / task / f"{split}.jsonl", rows)
+    write_rows(tmp_path / "mine" / "agreement" / "validation.jsonl", [PAIR])
     return tmp_path
 
 
@@ -40,10 +43,11 @@ def test_a_run_is_scored_on_tasks_of_ones_own(here: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "\nmail " in done.stdout
     assert "docs-order " in done.stdout
+    assert "\nagreement " in done.stdout
     assert not (here / "run" / "tasks").exists(), "the suite's task of this name is meant"
     scores = json.loads((here / "run" / "evaluation" / "scores.json").read_text())
     assert list(scores["suites"]) == ["mine"]
-    assert list(scores["suites"]["mine"]["tasks"]) == ["mail", "docs-order"]
+    assert list(scores["suites"]["mine"]["tasks"]) == ["mail", "docs-order", "agreement"]
     page = (here / "run" / "report.html").read_text()
     assert "Scores after fine-tuning: mine</h2>" in page
     assert "<summary>mail: what the median seed gets wrong</summary>" in page
@@ -54,7 +58,7 @@ def test_a_run_is_scored_on_tasks_of_ones_own(here: Path) -> None:
 
     again = crammed(*RUN, *BUDGET, *OWN, "--json", cwd=here)
     assert "finished earlier" in again.stderr
-    assert list(json.loads(again.stdout)["tasks"]) == ["mail", "docs-order"]
+    assert list(json.loads(again.stdout)["tasks"]) == ["mail", "docs-order", "agreement"]
     heldout = ("evaluate", "run", "--suite", "heldout", "--data", "run/corpus/heldout.jsonl.gz")
     report = here / "run" / "report.html"
     assert "<th>loss on other text</th>" not in report.read_text()
