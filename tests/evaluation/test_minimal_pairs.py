@@ -135,10 +135,15 @@ def test_pairs_beside_a_task_that_is_fine_tuned(
 ) -> None:
     (tmp_path / "agreement").rename(glue / "agreement")
     values = yaml.safe_load(suite.read_text())
-    values["tasks"]["cola"] = {"text": "sentence", "labels": 2, "metric": "accuracy"}
+    cola = {"text": "sentence", "labels": 2, "metric": "accuracy", "test": {"CoLA.tsv": "test"}}
+    values["tasks"]["cola"] = cola
     values["means"] = {"all": ["agreement", "cola"]}
     suite.write_text(yaml.safe_dump(values))
-    scores = evaluate(ask(suite=str(suite), data=str(glue), seeds=1), SILENT)["suites"]["mine"]
+    write_rows(glue / "cola" / "test.jsonl", [{"sentence": text} for text in sentences(2)])
+    request = ask(suite=str(suite), data=str(glue), seeds=1, submission=tmp_path / "all.zip")
+    done = evaluate(request, SILENT)
+    assert done["missing"] == []
+    scores = done["suites"]["mine"]
     assert [*scores["tasks"]] == ["agreement", "cola"]
     both = [scores["tasks"][name]["median"] for name in scores["tasks"]]
     (mean,) = scores["means"]

@@ -43,7 +43,7 @@ def submit(
     labels: dict[str, Sequence[str]] = {}
     for name, task in suite.tasks.items():
         score = first_score(task, scores)
-        if not score.get("seeds"):
+        if not task.test or not score.get("seeds"):
             continue
         outputs = read_outputs(folder.path, suite.name, name, median_seed(score))
         for file in task.test:
