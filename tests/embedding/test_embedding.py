@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -156,6 +157,21 @@ def check_folder(folder: Path, *, trust: bool = False) -> None:
         library = import_module("sentence_transformers")
         model = library.SentenceTransformer(str(folder), device="cpu", trust_remote_code=trust)
         np.testing.assert_allclose(model.encode(texts), ours, atol=1e-4)
+
+
+def test_the_folder_is_checked_in_single_precision_whatever_it_was_tuned_in(
+    tmp_path: Path, model_folders: dict[str, Path], text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is how sentence-transformers computes."""
+    checked = Mock(return_value=0.0)
+    monkeypatch.setattr("crammed.embedding.making.difference", checked)
+    out = tmp_path / "vectors"
+    small: dict[str, Any] = {"budget": "2updates", "batch": 16, "length": 24}
+    crammed.embed(
+        model_folders["bert"], data=text, out=out, device="cpu", dtype="bfloat16", **small
+    )
+    _, texts, ours = checked.call_args.args
+    np.testing.assert_allclose(ours, crammed.load(out, "cpu").encode(texts, 24), atol=1e-5)
 
 
 def test_the_command_takes_a_model_with_code(

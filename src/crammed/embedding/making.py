@@ -92,7 +92,8 @@ def make(
         result |= {"updates": work.updates, "tokens": work.tokens, "passages": len(rows)}
         result |= {"before": before, "after": after, **others}
         write_embedder(folder, source, inner(mean.encoder), tuning.length, backbone.width)
-        ours = vectors(mean, backbone, passages.texts[:8], tuning.length, numerics)
+        single = Numerics(torch.device("cpu"), torch.float32, graphs=False)  # as over there
+        ours = vectors(mean.cpu(), backbone, passages.texts[:8], tuning.length, single)
         result["difference"] = difference(folder, passages.texts[:8], ours, trust=trust)
         write_json(folder / RESULT, result)
         write_text(folder / "README.md", card(result, trust=trust))
