@@ -13,14 +13,13 @@ from crammed.tasks.layouts import FolderData, FoundSplit, open_data
 from crammed.tasks.read import read_task, splits_in, tasks_in
 from crammed.tasks.task import Suite, load_suite
 from support.samples import COMPRESS, FORMATS, fits, parquet
+from support.tasks import suite_of
 
 ROWS = [{"text": f"Number {n}, with a\ttab.", "label": str(n % 2)} for n in range(5)]
 
 
-def find(
-    root: Path, split: str = "train", *folders: str, single_task: bool = False
-) -> FoundSplit | None:
-    return FolderData(root, single_task).find(folders or ("mine",), split)
+def find(root: Path, split: str = "train", *folders: str) -> FoundSplit | None:
+    return FolderData(root).find(folders or ("mine",), split)
 
 
 def texts(found: FoundSplit | None) -> list[str]:
@@ -103,13 +102,15 @@ def test_two_files_for_one_split_are_refused(tmp_path: Path) -> None:
 def test_the_only_tasks_splits_may_be_in_the_folder_itself(tmp_path: Path) -> None:
     save(tmp_path / "train.jsonl", FORMATS[".jsonl"](ROWS))
     assert find(tmp_path) is None
-    assert texts(find(tmp_path, single_task=True))
+    alone = open_data(suite_of(), tmp_path)
+    assert texts(alone.find(("mine",), "train"))
+    assert alone.find(("hard",), "train") is None, "a split may have a folder of its own"
     save(tmp_path / "SST-2/train.jsonl", FORMATS[".jsonl"](ROWS))
     assert texts(find(tmp_path / "SST-2", "train", "sst2"))
 
 
 def test_a_missing_split_is_reported_with_what_exists(tmp_path: Path) -> None:
-    data = FolderData(tmp_path, single_task=False)
+    data = FolderData(tmp_path)
     assert "has no folder mine (it has no folders at all)" in data.missing(["mine"], "train")
     save(tmp_path / "other/train.jsonl", b"{}")
     assert "has no folder mine or my (it has: other)" in data.missing(["mine", "my"], "train")

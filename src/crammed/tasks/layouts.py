@@ -55,7 +55,8 @@ def open_data(suite: Suite, data: Path | None) -> SuiteData:
         if began_as_address(data):
             raise InputError(f"{data} is an address: download it and name its folder")
         raise InputError(f"{data} is not a folder of tasks")
-    return FolderData(data, single_task=len(suite.tasks) == 1)
+    (only, *others) = suite.tasks.values()
+    return FolderData(data, () if others else only.folders)
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,11 @@ class FolderData:
     """A folder with a subfolder for each task, or the folder of one task.
 
     Attributes:
-        single_task: whether the suite has only one task, whose splits may be in `root` itself.
+        own: folders of the suite's only task, whose splits may be in `root` itself.
     """
 
     root: Path
-    single_task: bool
+    own: tuple[str, ...] = ()
 
     def find(self, folders: Sequence[str], split: str) -> FoundSplit | None:
         """A split of a task, from the first of `folders` that has it; None if none has."""
@@ -137,8 +138,8 @@ class FolderData:
             if exact in inside:
                 yield exact
             yield from (e for e in inside if e != exact and _plain(e.name) in _plain_names(name))
-        own = _plain(self.root.resolve().name)
-        if self.single_task or any(own in _plain_names(name) for name in folders):
+        called = _plain(self.root.resolve().name)
+        if tuple(folders) == self.own or any(called in _plain_names(name) for name in folders):
             yield self.root
 
 
