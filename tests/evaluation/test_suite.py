@@ -39,7 +39,7 @@ from crammed.terminal.progress import SILENT, Progress
 from crammed.terminal.table import show
 from support.command import PATIENCE, started, wait_for
 from support.evaluation import Ask, make_model, tasks_of
-from support.tasks import write_task
+from support.tasks import PAIR, read_mine, suite_of, write_task
 from support.text import write_rows
 
 
@@ -167,6 +167,21 @@ def test_labels_that_differ_in_case_or_spaces_are_said_to_be_classes(tmp_path: P
     read = read_task(mine.tasks["mail"], tmp_path, mine)
     (said,) = suite._PreparedTask(mine.tasks["mail"], read, {}, "", [], {}, []).remarks()
     assert said.startswith("mail: labels ' spam', 'Spam', 'spam' differ only in case or spaces, ")
+
+
+def test_a_scored_split_that_the_data_lacks_is_named(tmp_path: Path, ask: Ask) -> None:
+    """Its name may be misspelt."""
+    scored = {"mine": "validation", "typo": "tset"}
+    rows = [{"text": each, "label": each} for each in "ab"]
+    misspelt = suite_of(scored=scored)
+    read = read_mine(tmp_path, misspelt, train=rows, validation=[{"text": "c", "label": "a"}])
+    (said,) = suite._PreparedTask(misspelt.tasks["mine"], read, {}, "", [], {}, []).remarks()
+    assert said == "mine: not scored on tset, which the data lacks"
+    write_rows(tmp_path / "mine" / "validation.jsonl", [PAIR])
+    (tmp_path / "s.yaml").write_text(f"tasks: {{mine: {{kind: minimal-pairs, scored: {scored}}}}}")
+    shown = io.StringIO()
+    evaluate(ask(suite=str(tmp_path / "s.yaml"), untrained=False), Progress(shown))
+    assert f"note  {said}\n" in shown.getvalue()
 
 
 def test_finished_jobs_are_never_done_again(tmp_path: Path, ask: Ask) -> None:

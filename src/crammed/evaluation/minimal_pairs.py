@@ -17,7 +17,7 @@ from crammed.errors import InputError
 from crammed.evaluation.backbones.base import SparseMaskedLM
 from crammed.evaluation.blimp import sentence_scores
 from crammed.evaluation.scores.bootstrap import RESAMPLES, interval, interval_over
-from crammed.evaluation.scores.score import failed_json
+from crammed.evaluation.scores.score import failed_json, unscored
 from crammed.evaluation.suite import Scores, SuiteEvaluator
 from crammed.keys import key
 from crammed.tasks.read import read_pairs_of
@@ -50,7 +50,10 @@ def scores_of(
     folder = evaluator.folder
     scores = folder.scores()["suites"].get(suite.name, {"tasks": {}})
     for task in pairs:
-        for name, rows in read_pairs_of(task, data, suite).items():
+        found = read_pairs_of(task, data, suite)
+        if words := unscored(task, found):
+            evaluator.progress.line(f"note  {task.name}: {words}")
+        for name, rows in found.items():
             try:
                 right = _both(evaluator, rows, name)
             except InputError as error:
