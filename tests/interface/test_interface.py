@@ -24,6 +24,7 @@ from crammed.interface.asking import Tasks, configure, shown_progress, words_of
 from crammed.interface.results import Evaluation
 from crammed.report.notebook import table_html
 from crammed.rules.recipe import parse_overrides
+from crammed.runs.directory import read_config
 from crammed.terminal.quiet import quiet_transformers
 from support.adapting import SMALL
 from support.html import check_balanced
@@ -207,6 +208,23 @@ def test_arguments_get_the_types_of_their_annotations() -> None:
     assert call(names, np.int64(3), Path("b")) == [["0", "1"], int, Path("b")]
     with pytest.raises(InputError, match="cannot read or write a: Permission denied"):
         call("cola", 9)
+
+
+def test_a_tilde_stands_for_the_home_folder(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a run's own protocol, its folder of scores and its row length are looked up."""
+    text = write_jsonl(tmp_path / "heldout.jsonl", documents(40))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    home, run = Path("~"), read_config(model)
+    done = crammed.evaluate(home / model.name, "heldout", data=home / text.name, device="cpu")
+    assert done.folder == model / "evaluation"
+    assert done.result["protocol"]["epochs"] == run.finetune.epochs
+    assert done.result["suites"]["heldout"]["length"] == run.data.row_length
+    assert crammed.load("~/model").path == model
+    with pytest.raises(InputError, match=r"no such .*: ~no-such-user/x"):
+        crammed.load("~no-such-user/x")
 
 
 def test_what_is_wrong_is_said_before_any_work(tmp_path: Path) -> None:

@@ -13,12 +13,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, Valida
 from crammed.config.yamlfile import shown
 from crammed.errors import InputError
 from crammed.files.faults import failing
+from crammed.files.folders import expanded
 
 
 def _named(file: str | Path) -> str | Path:
     if not str(file):
         raise ValueError("the name is empty, which would stand for the working directory")
-    return file
+    return expanded(file) if str(file).startswith("~") else file
 
 
 def _listed(given: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from crammed.data.tokenization.tokenizer import MOST_IDS, check_ids
 from crammed.errors import InputError
 from crammed.extras import import_extra
-from crammed.files.folders import expanded, inside
+from crammed.files.folders import inside
 from crammed.files.regular import ordinary, read_text
 from crammed.terminal.quiet import quiet_transformers
 
@@ -40,7 +40,7 @@ def find(spec: str) -> tuple[str, Path]:
             installed.
     """
     import_extra("transformers", "hf", "a Hugging Face model")
-    path = expanded(spec)
+    path = Path(spec)
     if path.is_dir():
         return path.resolve().name, path
     from huggingface_hub import snapshot_download

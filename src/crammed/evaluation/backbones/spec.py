@@ -11,7 +11,6 @@ from crammed.evaluation.backbones.base import Backbone, digest
 from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone
 from crammed.evaluation.backbones.huggingface_files import find, model_files
 from crammed.evaluation.backbones.run_directory import RunBackbone, run_files
-from crammed.files.folders import expanded
 from crammed.model.trained import exported_model, has_trained_model, is_adapted
 
 
@@ -34,7 +33,7 @@ class BackboneSpec:
             InputError: there is no such model, a part of it is missing or damaged, or it needs
                 something that is not installed or not allowed.
         """
-        path = expanded(self.spec)
+        path = Path(self.spec)
         if has_trained_model(path) and not is_adapted(path):
             return RunBackbone(path)
         return HuggingFaceBackbone(*self.files(), trust_remote_code=self.trust_remote_code)
@@ -47,7 +46,7 @@ class BackboneSpec:
         Raises:
             InputError: there is no such model.
         """
-        path = expanded(self.spec)
+        path = Path(self.spec)
         if has_trained_model(path):
             return path.resolve().name, exported_model(path)
         if path.exists():
