@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from crammed.data.heldout import HeldoutRows, cut_rows, heldout_rows
 from crammed.data.tokenization.tokenizer import MASK, SEP
 from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import BackboneSpec
+from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.heldout_score import heldout_score
 from crammed.export.huggingface import export
 from crammed.machine.device import Device
@@ -23,6 +25,9 @@ from crammed.model.heldout import (
     loss_by_position,
     loss_by_source,
 )
+from crammed.model.trained import load_trained
+from crammed.terminal.progress import SILENT
+from support.evaluation import Ask, make_model
 from support.models import save_model, untrained
 from support.text import documents, tiny, write_jsonl, write_rows
 
@@ -201,6 +206,19 @@ def test_any_encoder_is_scored_by_the_protocol(tmp_path: Path, corpus: Corpus) -
     assert theirs["bits_per_character@0.15"] == pytest.approx(per_character)
     with pytest.raises(InputError, match="sequences of 33 tokens are too long for run"):
         heldout_score(BackboneSpec(str(tmp_path / "run")).load(), file, cpu, 20, 33)
+
+
+def test_a_run_without_sep_is_scored_without_it(tmp_path: Path, corpus: Corpus, ask: Ask) -> None:
+    run = make_model(tmp_path / "run", corpus, 0, "data.sep=false")
+    file = write_jsonl(tmp_path / "held.jsonl", documents(40, seed=5))
+    about: dict[str, Any] = {"model": str(run), "data": str(file), "protocol": None, "jobs": None}
+    found = evaluate(ask(suite="heldout", **about), SILENT)["suites"]["heldout"]
+    rows = heldout_rows(corpus.tokenizer, file, 2000, found["length"], framed=False)
+    assert SEP not in rows.ids
+    model = load_trained(run).masked_lm(torch.device("cpu"))
+    direct = heldout_loss(model, rows, MASK, torch.device("cpu"))
+    assert {key: found[key] for key in direct} == direct
+    assert "document_loss@0.15" not in found, "nothing shows where a document ends"
 
 
 def test_the_loss_of_each_source_is_that_of_its_own_tokens(tmp_path: Path, corpus: Corpus) -> None:

@@ -194,7 +194,7 @@ def _suite_of(request: Request) -> Suite | None:
 def _without_finetuning(
     request: Request, backbone: Backbone, device: Device, progress: Progress
 ) -> Scores:
-    """BLiMP or held-out loss; a run's loss uses the row length and count of its configuration."""
+    """BLiMP or held-out loss; a run's loss uses rows as its configuration describes them."""
     file = Path(request.data)
     if request.suite == "blimp":
         return blimp_score(backbone, file, device.torch, progress=progress)
@@ -202,10 +202,10 @@ def _without_finetuning(
         raise InputError(
             f"{file} is a folder: name a file, such as heldout.jsonl.gz in that of a corpus"
         )
-    own: dict[str, int] = {}
+    own: dict[str, Any] = {}
     if has_trained_model(Path(request.model)):
         data = read_config(Path(request.model)).data
-        own = {"most_rows": data.heldout_rows, "length": data.row_length}
+        own = {"most_rows": data.heldout_rows, "length": data.row_length, "framed": data.sep}
     with progress.task("held-out loss") as task:
         scores = heldout_score(backbone, file, device.torch, **own)
         task.update(1, f"{scores['loss@0.15']:.3f} at 15 %, {scores['loss@0.25']:.3f} at 25 %")

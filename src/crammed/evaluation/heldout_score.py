@@ -27,6 +27,8 @@ def heldout_score(
     device: torch.device,
     most_rows: int = 2000,
     length: int | None = None,
+    *,
+    framed: bool = True,
 ) -> dict[str, Any]:
     """Measure held-out loss on fixed rows with fixed masks.
 
@@ -34,11 +36,13 @@ def heldout_score(
         file: JSON lines with a field ``text``.
         most_rows: the maximum number of rows to use.
         length: tokens per row; None is 128, or the encoder's limit if that is lower.
+        framed: whether [SEP] ends each document, as in the rows that the model was trained on.
 
     Returns:
-        ``rows``, ``length``, ``tokens_per_character``, everything that `heldout_loss` and
-        `document_loss` return, ``by_position@0.15``, the list from `loss_by_position`, and
-        ``by_source`` from `loss_by_source` if the documents are from several sources.
+        ``rows``, ``length``, ``tokens_per_character``, everything that `heldout_loss` and, if
+        documents are framed, `document_loss` return, ``by_position@0.15``, the list from
+        `loss_by_position`, and ``by_source`` from `loss_by_source` if the documents are from
+        several sources.
 
     Raises:
         InputError: the file is not in that format or is shorter than one row, or the encoder cannot
@@ -48,7 +52,8 @@ def heldout_score(
     check_length(length, backbone)
     if backbone.mask is None or backbone.sep is None:
         raise InputError(f"the tokenizer of {backbone.name} has no mask token or no separator")
-    rows = cut_rows(backbone.plain_ids, backbone.sep, file, most_rows, length)
+    sep = backbone.sep if framed else None
+    rows = cut_rows(backbone.plain_ids, sep, file, most_rows, length)
     model = backbone.masked_lm(device)
     whole, losses = heldout_losses(model, rows, backbone.mask, device, each=True)
     by_source = loss_by_source(rows, losses)
@@ -57,7 +62,7 @@ def heldout_score(
         "length": length,
         "tokens_per_character": rows.tokens_per_character,
         **whole,
-        **document_loss(model, rows, backbone.mask, backbone.sep, device),
+        **(document_loss(model, rows, backbone.mask, sep, device) if sep is not None else {}),
         f"by_position@{RATES[0]}": loss_by_position(rows, losses),
         **({"by_source": by_source} if by_source else {}),
     }
