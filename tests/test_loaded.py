@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import sleep
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import torch
 
 import crammed
 from crammed.errors import InputError
+from crammed.tasks.task import Task
 from support.backbones import RECIPES
 from support.models import FAMILIES, untrained, word_pieces
 from support.text import tiny
@@ -90,6 +92,24 @@ def test_texts_longer_than_the_rows_of_training(tmp_path: Path) -> None:
         model.encode(["fox"], 9)
     with pytest.raises(InputError, match="the text is longer than the 8 tokens that run was"):
         model.fill("fox " * 20 + "[MASK]")
+
+
+def test_texts_are_what_a_column_of_a_file_would_hold(model_folders: dict[str, Path]) -> None:
+    """A task's template is filled in."""
+    model = crammed.load(model_folders["crammed"], "cpu")
+
+    def read(text: list[str], row: tuple[str, str]) -> Any:
+        task = Task.model_validate({"name": "a", "text": text, "metric": "accuracy"})
+        predictor = Mock(cut=0, description=Mock(task=task), answers=Mock(return_value=[]))
+        model.__dict__["_predictor"] = predictor
+        model.predict([row])
+        return predictor.answers.call_args.args[0].texts
+
+    assert read(["premise", "So: {end} {{{end}}}"], ("Rain.", "{wet}")) == [
+        ("Rain.", "So: {wet} {{wet}}")
+    ]
+    with pytest.raises(InputError, match="a model of texts of several columns takes a file"):
+        read(["premise", "{question} {end}"], ("Rain.", "What? wet"))
 
 
 def test_what_is_not_there(model_folders: dict[str, Path], tmp_path: Path) -> None:

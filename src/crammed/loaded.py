@@ -29,6 +29,7 @@ from crammed.formats.records import without_surrogates
 from crammed.machine.device import choose_device
 from crammed.quantity import truncated
 from crammed.tasks.rows import Rows, Texts
+from crammed.tasks.task import pieces
 
 Text = str | Sequence[str]
 """A text; two texts or, for tasks that label words, words."""
@@ -126,19 +127,24 @@ class Model:
 
         Raises:
             InputError: the model is not one that `crammed finetune` kept, it was fine-tuned on two
-                texts and gets one, or one and gets several, or it rates answers, which `crammed
-                predict` reads from a file.
+                texts and gets one, or one and gets several, or it rates answers or reads texts of
+                several columns, which `crammed predict` takes from a file.
         """
         predictor = self._predictor
         task = predictor.description.task
-        if task.kind == "choice":
-            raise InputError("a model of kind choice takes a file: crammed predict DIR --data FILE")
+        templates = [pieces(each) for each in task.text]
+        several = [each for each in templates if len({name for _, name in each if name}) > 1]
+        if task.kind == "choice" or several:
+            what = "texts of several columns" if several else "kind choice"
+            raise InputError(f"a model of {what} takes a file: crammed predict DIR --data FILE")
         rows = _each(texts, words=task.kind == "tokens")
         wanted = 2 if task.has_pairs else 1
         for number, row in enumerate(rows, 1):
             if task.kind != "tokens" and len(row) != wanted:
                 takes = "pairs of texts" if wanted == 2 else "single texts"
                 raise InputError(f"text {number} is {row!r}, but the model takes {takes}")
+        if task.kind != "tokens":
+            rows = [tuple(map(_filled, templates, row)) for row in rows]
         labels = np.zeros(len(rows), np.float32)
         before = predictor.cut
         answers = list(predictor.answers(Rows(rows, labels))) if rows else []
@@ -183,6 +189,11 @@ class Model:
 
     def _text_of(self, token: int) -> str:
         return str(self.tokenizer.decode([token], skip_special_tokens=False))
+
+
+def _filled(template: Sequence[tuple[str, str | None]], text: str) -> str:
+    """A template's pieces with the text in place of their only column."""
+    return "".join(literal + (text if name else "") for literal, name in template)
 
 
 def _warn(cut: int, length: int) -> None:
