@@ -24,6 +24,13 @@ def test_numbers_that_are_names_are_taken_as_names(numbers: set[int]) -> None:
         assert [class_number(form(n), names) for n in sorted(numbers)] == list(range(len(names)))
 
 
+def test_numbers_of_equal_value_are_always_in_the_same_order() -> None:
+    """A set of text gives them in an order that differs from process to process."""
+    numbers = [f"{'0' * zeros}{n}" for n in (2, 1) for zeros in range(12)]
+    ordered = [f"{'0' * zeros}{n}" for n in (1, 2) for zeros in reversed(range(12))]
+    assert in_order(numbers) == tuple(ordered)
+
+
 @pytest.mark.parametrize(
     ("value", "names", "place"),
     [

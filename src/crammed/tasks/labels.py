@@ -91,8 +91,8 @@ def is_number(name: str) -> bool:
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
     """The distinct names, sorted; numerically if all are numbers."""
-    distinct = set(names)
-    return tuple(sorted(distinct, key=int if all(map(is_number, distinct)) else None))
+    distinct = sorted(set(names))  # also settles the order of 1 and 01
+    return tuple(sorted(distinct, key=int) if all(map(is_number, distinct)) else distinct)
 
 
 def value_of(value: Any) -> float:
