@@ -12,20 +12,23 @@ import pytest
 
 from crammed.budget import Budget
 from crammed.cli import studies
+from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError, TaskFailed
 from crammed.files.locks import FolderLock
 from crammed.files.writing import write_json
+from crammed.rules.recipe import load_config
 from crammed.runs.directory import RunDir
 from crammed.study.result import Run, read_result
 from crammed.study.running import folder
 from crammed.study.running.preparing import planned_corpora
+from crammed.study.running.request import Request, run
 from crammed.study.running.runner import run_study
 from crammed.study.spec.arms import Study, load_study
 from crammed.study.spec.corpora import Corpora
 from crammed.terminal.progress import SILENT
 from support.study import SUMMARY, run_of, write_study
-from support.text import documents
+from support.text import MODEL, documents
 
 BUDGET = Budget.parse("6updates")
 ARMS: dict[str, list[str]] = {"plain": [], "muon": ["optim.weight_decay=0.5"]}
@@ -103,6 +106,58 @@ def test_an_arm_that_never_began_may_change(
     result = run_study(right, corpus, BUDGET, 2, out, 1, SILENT)
     assert not result.failed_runs()
     assert set(run_study(both, corpus, BUDGET, 2, out, 1, SILENT).arms) == {*ARMS, "small"}
+
+
+BASE = ["crammed", *MODEL, "batch.rows=8"]
+
+
+@pytest.fixture
+def call(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Runs a study whose runs take no training; returns the command that each was given."""
+
+    def train(run: Any, command: list[str], *_: Any) -> Run:
+        given[f"{run.arm}-{run.seed}"] = command
+        recipe, *words = command[3 : command.index("--corpus")]
+        budget = Budget.parse(command[command.index("--budget") + 1])
+        fixed = {**corpus.settings(), "budget": {"limit": budget}, "seed": run.seed}
+        with RunDir.open(run.folder, load_config(recipe, words, fixed, rows=corpus.rows)):
+            write_json(run.folder / "summary.json", {})
+        return run_of()
+
+    def call(
+        arms: Any, seeds: int = 1, base: Any = BASE, budget: str = "6updates", **values: Any
+    ) -> dict[str, list[str]]:
+        given.clear()
+        file = write_study(tmp_path, {"plain": [], **arms}, base, **values)
+        out = tmp_path / "out"
+        run(Request(file, [], corpus.path, [], Budget.parse(budget), seeds, out, 1), SILENT)
+        return given
+
+    given: dict[str, list[str]] = {}
+    monkeypatch.setattr("crammed.study.running.runner._train", train)
+    return call
+
+
+def test_a_value_of_the_base_that_an_arm_multiplies_is_no_other_study(
+    call: Callable[..., Any],
+) -> None:
+    half = {"half": ["batch.rows*=0.5"]}
+    assert "batch.rows=4" in call(half)["half-0"]
+    assert "batch.rows=4" in call(half, 2)["half-1"]
+    call({"half": ["batch.rows=4"]}, 2)  # which is the same
+    with pytest.raises(InputError, match=r"arm half, batch\.rows: 4 there, 2 here"):
+        call({"half": ["batch.rows*=0.25"]}, 3)
+
+
+def test_a_multiplied_value_stays_where_the_base_is_chosen_anew(
+    call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = {"half": ["batch.rows*=0.5"]}
+    base = ["crammed", *(word for word in MODEL if not word.startswith("batch."))]
+    (rows,) = (word for word in call(half, base=base)["half-0"] if word.startswith("batch.rows="))
+    monkeypatch.setattr("crammed.rules.sizing.SMALLEST_BATCH", 1024)
+    monkeypatch.setattr(RunConfig, "identity", lambda _: "of another version")
+    assert rows in call(half, 2, base)["half-1"]
 
 
 def test_a_second_study_in_the_folder_is_refused(tmp_path: Path, out: Path, corpus: Corpus) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -174,20 +174,32 @@ def going_on(study: Study, asked: Study, out: Path) -> Study:
         InputError: ``study.json`` is damaged.
     """
     before = read_result(out).arms
+    base = before[study.baseline].words if study.baseline in before else []
+    moved = {_key(word) for word in study.words(study.baseline) if not _is_in(word, base)}
+    moved -= _typed(study.baseline, study, asked)  # what is left follows from today's recipe
     arms = dict(study.arms)
     for arm in arms.keys() & before.keys():
         if before[arm].values_of("seconds") or runs_begun(out, arm):
-            own = before[arm].words
-            name = arm.rpartition("@")[0] if study.budgets else arm
-            words = [word for word in asked.words(name) if not has_factor(word)]
+            own, keys = before[arm].words, _typed(arm, study, asked, but=moved)
+            words = [word for word in study.words(arm) if _key(word) in keys]
             arms[arm] = tuple(merged((*own, *(word for word in words if not _is_in(word, own)))))
     return study.model_copy(update={"arms": arms})
 
 
+def _typed(arm: str, study: Study, asked: Study, but: Collection[str] = ()) -> set[str]:
+    """The keys that an arm sets, and those that it multiplies, except for some of these."""
+    words = asked.words(arm.rpartition("@")[0] if study.budgets else arm)
+    multiplied = {_key(word).removesuffix("*") for word in words if has_factor(word)}
+    return {_key(word) for word in words if not has_factor(word)} | (multiplied - {*but})
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0]
+
+
 def _is_in(word: str, words: Sequence[str]) -> bool:
     """Whether words have this one, or its value in another form, such as 0.002 for 2e-3."""
-    key, equals, _ = word.partition("=")
-    alike = [[each] for each in words if equals and each.startswith(f"{key}=")]
+    alike = [[each] for each in words if "=" in word and _key(each) == _key(word)]
     return word in words or parse_overrides([word]) in map(parse_overrides, alike)
 
 
