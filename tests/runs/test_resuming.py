@@ -128,6 +128,21 @@ def test_words_that_differ_are_named_and_nothing_else(
     assert read_config(tmp_path / "run") == before
 
 
+def test_the_same_budget_may_be_written_otherwise(tmp_path: Path, corpus: Corpus) -> None:
+    def begun(text: str) -> RunConfig:
+        given = {**corpus.settings(), "budget": {"limit": Budget.parse(text)}}
+        own = asked_in(tmp_path / "run", None, MODEL, given)
+        with RunDir.open(tmp_path / "run", own.nominally(corpus.rows), own.choice) as run:
+            run.metrics({"update": 1})
+            return run.config
+
+    before = begun("1h")
+    assert begun("60m") == before
+    assert begun("60m").budget.limit.text == "1h"
+    with pytest.raises(InputError, match=r"\(budget\.limit: 1h there, 61m here\)"):
+        begun("61m")
+
+
 def test_what_is_said_to_follow_the_budget_must_have_done_so(
     tmp_path: Path, corpus: Corpus, recipe: Path
 ) -> None:

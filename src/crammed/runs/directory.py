@@ -287,6 +287,8 @@ def takes_another(path: Path, old: RunConfig, new: RunConfig) -> bool:
 def differing(old: RunConfig, new: RunConfig) -> dict[str, tuple[Any, Any]]:
     """Both values of every key whose difference may change the result."""
     before, after = flat(old.complete()), flat(new.complete())
+    if old.budget.limit == new.budget.limit:  # however it is written
+        after["budget.limit"] = before["budget.limit"]
     return {
         key: (before.get(key), after.get(key))
         for key in sorted(before.keys() | after.keys())

@@ -120,13 +120,16 @@ def _refuse_code(path: Path, found: RunConfig, asked: RunConfig) -> None:
 
 
 def _with_typed(found: RunConfig, typed: Mapping[str, Any]) -> RunConfig:
-    """A run's configuration with what is typed.
+    """A run's configuration with what is typed, and its budget as it is written there.
 
     Raises:
         ValidationError: the typed values contradict the run's own.
     """
     values = {key: value for key, value in typed.items() if key != FOLLOWS}
-    return RunConfig.model_validate(overlaid(found.model_dump(mode="json"), values, RunConfig))
+    own = RunConfig.model_validate(overlaid(found.model_dump(mode="json"), values, RunConfig))
+    if own.budget.limit != found.budget.limit:
+        return own
+    return with_values(own, {"budget.limit": found.budget.limit})
 
 
 def disagreements(found: RunConfig, typed: Mapping[str, Any]) -> list[str]:

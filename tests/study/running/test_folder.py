@@ -160,6 +160,38 @@ def test_a_multiplied_value_stays_where_the_base_is_chosen_anew(
     assert rows in call(half, 2, base)["half-1"]
 
 
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize(
+    ("budgets", "message"),
+    [
+        ({"x1": 1, "x2": 4}, r"budgets\.x2: 12updates there, 24updates here"),
+        ({"x1": 1}, r"budgets\.x2: 12updates there, none here"),
+        ({}, r"budgets\.x1: 6updates there, none here"),
+    ],
+)
+def test_what_has_begun_keeps_its_budgets(
+    tmp_path: Path, call: Callable[..., Any], budgets: Any, message: str, finished: bool
+) -> None:
+    arms = {"decay": ["optim.weight_decay=0.5"]}
+    call(arms, budgets={"x1": 1, "x2": 2})
+    if not finished:  # as if killed before the first result
+        kept = read_result(tmp_path / "out")
+        for arm in kept.arms.values():
+            arm.runs.clear()
+        write_json(tmp_path / "out" / "study.json", kept.values())
+    with pytest.raises(InputError, match=rf"another study \({message}\)"):
+        call(arms, 2, budgets=budgets)
+    assert "plain@x4-0" in call(arms, budgets={"x4": 4, "x2": 2, "x1": 1})
+
+
+@pytest.mark.parametrize("budgets", [{}, {"x1": 1, "x2": 2}])
+def test_the_same_budget_may_be_written_otherwise(call: Callable[..., Any], budgets: Any) -> None:
+    arms = {"decay": ["optim.weight_decay=0.5"]}
+    first = call(arms, budget="1e9flop", budgets=budgets).copy()
+    again = call(arms, 2, budget="1000000000flops", budgets=budgets)
+    assert len(first) == len(again)
+
+
 def test_a_second_study_in_the_folder_is_refused(tmp_path: Path, out: Path, corpus: Corpus) -> None:
     both = study(tmp_path, corpus)
     before = content(out)

@@ -20,10 +20,10 @@ from crammed.rules.sizing import with_values
 from crammed.runs.directory import differing, read_config
 from crammed.runs.resuming import disagreements
 from crammed.runs.summary import read_summary
-from crammed.study.result import RESULT, Arm, Run, read_result, run_folder
+from crammed.study.result import RESULT, Arm, Run, StudyResult, read_result, run_folder
 from crammed.study.running.judges import Judge, stale_suites, without_stale
 from crammed.study.spec.arms import Study, merged
-from crammed.study.spec.budgets import split
+from crammed.study.spec.budgets import at, limits, split
 from crammed.study.spec.corpora import ArmCorpora, Corpora, of_training
 from crammed.study.spec.small import has_factor
 from crammed.terminal.progress import Progress
@@ -179,7 +179,7 @@ def going_on(study: Study, asked: Study, out: Path) -> Study:
     moved -= _typed(study.baseline, study, asked)  # what is left follows from today's recipe
     arms = dict(study.arms)
     for arm in arms.keys() & before.keys():
-        if before[arm].values_of("seconds") or runs_begun(out, arm):
+        if _has_begun(arm, before[arm], out):
             own, keys = before[arm].words, _typed(arm, study, asked, but=moved)
             words = [word for word in study.words(arm) if _key(word) in keys]
             arms[arm] = tuple(merged((*own, *(word for word in words if not _is_in(word, own)))))
@@ -243,8 +243,7 @@ def refuse_another(study: Study, corpora: Corpora, budget: Budget, seeds: int, o
     finished = {name: arm for name, arm in found.arms.items() if arm.values_of("seconds")}
     if finished and found.corpus != corpora.base.sha256:
         raise _another(out, "it was trained on another corpus")
-    if finished and found.budget != budget.text:
-        raise _another(out, f"budget: {found.budget} there, {budget.text} here")
+    _compare_budgets(found, study, budget, out)
     changed: dict[str, tuple[Any, Any]] = {}
     complete = True
     for arm in study.arms:
@@ -299,6 +298,22 @@ def _compare_run(
         raise _another(out, "it was trained on another corpus")
     if different := disagreements(run, typed(recipe, overrides, fixed)):
         raise _another(out, f"arm {arm}, {', '.join(different[:3])}")
+
+
+def _compare_budgets(found: StudyResult, study: Study, budget: Budget, out: Path) -> None:
+    """Check that what has begun has the budgets that it began with."""
+    begun = [name for name, arm in found.arms.items() if _has_begun(name, arm, out)]
+    here = {"": budget, **limits(study.budgets, budget)}
+    for label, text in {"": found.budget, **found.budgets}.items():
+        now = here.get(label)
+        same = now is not None and text != "" and Budget.parse(text) == now
+        if not same and any(arm.endswith(at("", label) if label else "") for arm in begun):
+            key = f"budgets.{label}" if label else "budget"
+            raise _another(out, f"{key}: {text} there, {now.text if now else 'none'} here")
+
+
+def _has_begun(name: str, arm: Arm, out: Path) -> bool:
+    return bool(arm.values_of("seconds") or runs_begun(out, name))
 
 
 def _compare_words(old: list[str], new: list[str], arm: str, out: Path) -> None:

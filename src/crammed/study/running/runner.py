@@ -38,7 +38,7 @@ from crammed.study.running.judges import (
 from crammed.study.running.places import Ended, Place, opened, threads_of
 from crammed.study.running.timing import Finished
 from crammed.study.spec.arms import Study, merged
-from crammed.study.spec.budgets import split
+from crammed.study.spec.budgets import limits, split
 from crammed.study.spec.corpora import Corpora, of_training
 from crammed.terminal.progress import Progress
 
@@ -117,7 +117,7 @@ def run_study(
 
 
 def _about_study(study: Study, budget: Budget) -> dict[str, Any]:
-    several = {name: budget.times(each).text for name, each in study.budgets.items()}
+    several = {label: each.text for label, each in limits(study.budgets, budget).items()}
     about = {"baseline": study.baseline, "description": study.description}
     return {"budget": budget.text, "budgets": several, **about}
 

@@ -69,12 +69,16 @@ def with_each(
     """Every arm at every budget, by name; the arms as they are if there is only the study's."""
     if not budgets:
         return {arm: tuple(words) for arm, words in arms.items()}
-    limits = {label: _times(budget, label, factor) for label, factor in budgets.items()}
     return {
         at(arm, label): (*words, f"{LIMIT}{limit.text}")
-        for label, limit in limits.items()
+        for label, limit in limits(budgets, budget).items()
         for arm, words in arms.items()
     }
+
+
+def limits(budgets: Mapping[str, float], budget: Budget) -> dict[str, Budget]:
+    """The budgets by label, from their multiples of the study's."""
+    return {label: _times(budget, label, factor) for label, factor in budgets.items()}
 
 
 def _times(budget: Budget, label: str, factor: float) -> Budget:
