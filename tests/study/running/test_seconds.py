@@ -105,7 +105,46 @@ def test_a_study_goes_on_with_the_budgets_it_began_with(
     assert equal_text(again) == "equal time, measured while other work ran"
 
 
-@pytest.mark.parametrize("word", ["objective.name=electra", "loss.name=focal", "train.average=0.9"])
+def test_an_arm_that_is_changed_before_it_begins_is_timed_anew(
+    tmp_path: Path, corpus: Corpus, timed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begins: list[str] = []
+    given: dict[str, float] = {}
+
+    def train(run: Left, command: list[str], *_: Any) -> Run:
+        given[run.arm] = Budget.parse(command[command.index("--budget") + 1]).limit
+        return run_of() if run.arm in begins else Run(failed="stopped")
+
+    monkeypatch.setattr(runner, "_train", train)
+
+    def call(width: int) -> StudyResult:
+        arms = {"plain": ["optim.lr=5e-4"], "first": [], "wide": [f"model.width={width}"]}
+        file = write_study(tmp_path, arms, BASE)
+        return run(Request(file, [], corpus.path, [], TEN, 1, tmp_path / "out", 1), SILENT)
+
+    first = call(64)
+    begins.append("first")
+    timed["speed"] = 5e8  # before anything has begun, this is how fast the machine is
+    assert call(64).paces["first"].seconds_per_update == pytest.approx(
+        2 * first.paces["first"].seconds_per_update
+    )
+    assert given["wide"] == pytest.approx(0.5e10, rel=1e-5)
+    timed["speed"] = 1e9  # and once an arm has begun, what it has buys the others as much
+    call(128)
+    assert given["wide"] == given["plain"] == pytest.approx(0.5e10, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "objective.name=electra",
+        "loss.name=focal",
+        "train.average=0.9",
+        "masking.z_loss=1e-4",  # which a loss in place lacks
+        "masking.unit=pmi",
+        "masking.final_rate=0.5",
+    ],
+)
 def test_arms_that_differ_in_what_an_update_computes_are_timed_by_themselves(word: str) -> None:
     assert seconds._kind(tiny("crammed")) != seconds._kind(tiny("crammed", word))
 

@@ -33,10 +33,10 @@ def in_seconds(
 ) -> tuple[Study, dict[str, UpdateTime]]:
     """The study with a budget of FLOPs for each arm, and how long its updates take.
 
-    A study that was begun goes on with the budgets that it began with; an arm that it lacked is
-    timed beside the baseline, whose new time says how fast the machine is now. Studies whose
-    budget is not one of time, or that began by the clock of each run, as they once did, stay as
-    they are.
+    Arms that have begun go on with the budgets that they began with; the others are timed beside
+    one of them, the baseline if it is, whose new time says how fast the machine is now. Studies
+    whose budget is not one of time, or that began by the clock of each run, as they once did, stay
+    as they are.
 
     Args:
         threads: CPU threads of each run, unless the arm sets them.
@@ -51,23 +51,21 @@ def in_seconds(
         arm: _counted(config_of(study, arm, corpora, budget, threads), corpora)
         for arm in study.arms
     }
-    paces = {arm: before[arm] for arm in study.arms if arm in before}
-    if missing := [arm for arm in study.arms if arm not in before]:
-        timed = _side_by_side(
-            {each: configs[each] for each in (study.baseline, *missing)}, progress
-        )
-        known, now = before.get(study.baseline), timed[study.baseline].seconds_per_update
-        slower = 1.0 if known is None else known.seconds_per_update / now
+    own = {arm: split(words, budget) for arm, words in study.arms.items()}
+    missing = [arm for arm, (_, limit) in own.items() if limit.kind == "time"]
+    paces = {arm: before[arm] for arm in study.arms if arm in before and arm not in missing}
+    known = next((arm for arm in (study.baseline, *paces) if arm in paces), study.baseline)
+    arms = dict(study.arms)
+    if missing:
+        timed = _side_by_side({each: configs[each] for each in (known, *missing)}, progress)
+        now = timed[known].seconds_per_update
+        slower = paces[known].seconds_per_update / now if known in paces else 1.0
         for arm in missing:
             seconds = timed[arm].seconds_per_update * slower
             paces[arm] = UpdateTime(seconds_per_update=seconds, busy=timed[arm].busy)
-    arms = dict(study.arms)
-    for arm, words in study.arms.items():
-        own, limit = split(words, budget)
-        if limit.kind == "time":  # otherwise it has begun
             factor = study.budgets[arm.rpartition("@")[2]] if study.budgets else 1.0
-            updates = factor * budget.limit / paces[arm].seconds_per_update
-            arms[arm] = (*own, f"{LIMIT}{updates * _of_update(configs[arm]):.6g}flop")
+            updates = factor * budget.limit / seconds
+            arms[arm] = (*own[arm][0], f"{LIMIT}{updates * _of_update(configs[arm]):.6g}flop")
     return study.model_copy(update={"arms": arms}), paces
 
 
@@ -98,10 +96,10 @@ def _side_by_side(configs: Mapping[str, RunConfig], progress: Progress) -> dict[
 
 def _kind(config: RunConfig) -> str:
     """A hash of all settings that may change how long an update takes."""
-    sections = {"model", "compute", "tokenizer", "batch", "objective", "loss", "train"}
+    sections = {"model", "compute", "tokenizer", "batch", "objective", "loss", "train", "masking"}
     values = config.model_dump(mode="json", include=sections)
     optim = config.optim.kind, config.optim.clip is None
-    return json_hash([values, optim, config.masking.rate, config.data.row_length])
+    return json_hash([values, optim, config.data.row_length])
 
 
 def _of_gradients(config: RunConfig) -> float:
