@@ -31,6 +31,8 @@ class Run(Part):
 
     Attributes:
         seconds: charged.
+        ended_at: the share of its budget at which it had read its text as often as it may; None if
+            it did not.
         whole_seconds: of its command from start to end, or of the last part if it was resumed.
         judging_seconds: of each judge's command, by its name.
         scores: in percent, by name (`judges`).
@@ -46,6 +48,7 @@ class Run(Part):
     memory_bytes: Count | None = None
     joules: Amount | None = None
     seconds: Amount = 0.0
+    ended_at: Amount | None = None
     whole_seconds: Amount | None = None
     judging_seconds: dict[str, Amount] = Field(default_factory=dict)
     scores: dict[str, Score] = Field(default_factory=dict)

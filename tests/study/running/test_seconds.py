@@ -17,13 +17,13 @@ from crammed.rules.sizing import flops_per_token
 from crammed.study.findings.table import equal_text
 from crammed.study.result import Run, StudyResult, read_result
 from crammed.study.running import runner, seconds
-from crammed.study.running.folder import Left, config_of
+from crammed.study.running.folder import Left, config_of, result_of
 from crammed.study.running.request import Request, run
 from crammed.study.running.seconds import in_seconds
 from crammed.study.spec.arms import Study, load_study
 from crammed.study.spec.corpora import Corpora
 from crammed.terminal.progress import SILENT
-from support.study import run_of, write_study
+from support.study import SUMMARY, run_of, write_study
 from support.text import MODEL, tiny
 
 TEN = Budget.parse("10s")
@@ -182,4 +182,36 @@ def test_a_study_says_what_its_arms_have_equal_amounts_of(
         for name, each in zip(("base", "other"), flops, strict=True)
     }
     study = StudyResult.model_validate({"baseline": "base", "budget": budget, "arms": arms})
+    assert equal_text(study) == said
+
+
+@pytest.mark.parametrize(
+    ("budget", "shares", "said"),
+    [
+        ("1e18flop", [0.25], "equal FLOPs, except that x0 ran out of text at 25 % of its budget"),
+        (
+            "10m",
+            [0.25, 0.5],
+            "equal time, except that 2 of 3 arms ran out of text at 25 to 50 % of their budgets",
+        ),
+        (
+            "1e6tok",
+            [0.2, 0.2],
+            "equal tokens, whatever they cost, except that 2 of 3 arms ran out of text at 20 % of "
+            "their budgets",
+        ),
+    ],
+)
+def test_a_study_says_which_arms_ended_before_their_budget(
+    tmp_path: Path, budget: str, shares: list[float], said: str
+) -> None:
+    early = {"epochs": 32.0, "spent": "1", "budget": "1", "text_tokens": 9, "text_bytes": None}
+    arms = {"base": run_of()}
+    for number, share in enumerate(shares):
+        write_json(tmp_path / "summary.json", {**SUMMARY, "early_end": {**early, "share": share}})
+        found = result_of(tmp_path)
+        assert found is not None
+        arms[f"x{number}"] = found.without("exaflop")
+    entries = {arm: {"words": [], "runs": {"0": each.values()}} for arm, each in arms.items()}
+    study = StudyResult.model_validate({"baseline": "base", "budget": budget, "arms": entries})
     assert equal_text(study) == said

@@ -142,19 +142,41 @@ def equal_text(study: StudyResult) -> str:
     name = {"flops": "FLOPs"}.get(kind, kind)
     if kind in ("time", "flops"):
         busy = any(pace.busy for pace in study.paces.values())
-        return f"equal {name}" + (", measured while other work ran" if busy else "")
-    flops = {
-        name: statistics.fmean(v)
-        for name, arm in study.arms.items()
-        if (v := arm.values_of("exaflop"))
-    }
+        also = ", measured while other work ran" if busy else ""
+    else:
+        also = _cost_text(study)
+    return f"equal {name}{also}{_early_text(study)}"
+
+
+def _cost_text(study: StudyResult) -> str:
+    """What equal tokens or updates cost."""
+    flops = _means(study, "exaflop")
     base = flops.get(study.baseline)
     if base is None:
-        return f"equal {name}, whatever they cost"
+        return ", whatever they cost"
     least, most = min(flops.values()) / base, max(flops.values()) / base
     if most <= _ALIKE * least:
-        return f"equal {name}, which are equal FLOPs here"
-    return f"equal {name}, which cost {least:.2f} to {most:.2f} times the baseline's FLOPs"
+        return ", which are equal FLOPs here"
+    return f", which cost {least:.2f} to {most:.2f} times the baseline's FLOPs"
+
+
+def _early_text(study: StudyResult) -> str:
+    """Which arms ended before their budget, because they had read their text."""
+    early = _means(study, "ended_at")
+    if not early:
+        return ""
+    least, most = (f"{100 * share:.0f}" for share in (min(early.values()), max(early.values())))
+    at = f"{least} %" if least == most else f"{least} to {most} %"
+    who, whose = f"{len(early)} of {len(study.arms)} arms", "their budgets"
+    if len(early) == 1:
+        who, whose = next(iter(early)), "its budget"
+    return f", except that {who} ran out of text at {at} of {whose}"
+
+
+def _means(study: StudyResult, name: str) -> dict[str, float]:
+    """Means over the seeds of the arms that have this value."""
+    found = {arm: each.values_of(name) for arm, each in study.arms.items()}
+    return {arm: statistics.fmean(values) for arm, values in found.items() if values}
 
 
 def study_tables(study: StudyResult) -> list[Printed]:

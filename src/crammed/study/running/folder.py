@@ -83,6 +83,8 @@ def result_of(run: Path) -> Run | None:
         return None
     names = ("tokens", "updates", "parameters", "exaflop", "memory_bytes", "joules")
     kept = {name: value for name in names if (value := getattr(summary, name)) is not None}
+    if summary.early_end is not None:
+        kept["ended_at"] = summary.early_end.share
     return Run.model_validate({**summary.heldout, **kept, "seconds": summary.charged_seconds})
 
 
