@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from crammed.config import Protocol
-from crammed.config.finetuning import FASTEST, dropout_at
+from crammed.config.finetuning import dropout_at
 from crammed.errors import InputError
 from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.protocol import load_protocol
@@ -53,12 +53,14 @@ def test_narrow_models_learn_faster_where_the_protocol_says_so(tmp_path: Path, a
 
 def test_the_rate_follows_the_width(tmp_path: Path) -> None:
     at = load_protocol("cramming").at_width
-    assert [at(width).lr for width in (128, 192)] == pytest.approx([1.204e-3, 5.57e-4], rel=1e-3)
-    assert [at(width).lr for width in (32, 64)] == [FASTEST, FASTEST]
-    assert [at(width).lr for width in (256, 384)] == pytest.approx([2.078e-4, 1.131e-4], rel=1e-3)
+    for width, rate in ((64, 1.732e-3), (128, 1.225e-3), (192, 1e-3), (256, 2.078e-4)):
+        assert at(width).lr == pytest.approx(rate, rel=1e-3)
     own = tmp_path / "own.yaml"
-    own.write_text("{lr: 2e-3, lr_width: 768, lr_power: by-width}")
-    assert load_protocol(str(own)).at_width(64).lr == 2e-3  # what was asked for is not lowered
+    own.write_text("{lr: 8e-5, lr_width: 768, lr_power: by-width}")
+    assert load_protocol(str(own)).at_width(192).lr == pytest.approx(2e-3)
+    own.write_text("{lr_power: by-width}")
+    with pytest.raises(InputError, match="by-width needs lr_width"):
+        load_protocol(str(own))
     own.write_text("{lr: 1e-3, lr_width: 768}")
     assert load_protocol(str(own)).at_width(64).lr == pytest.approx(0.012)
 

@@ -13,8 +13,6 @@ MOST_SEEDS = 1000
 NARROW = 256
 """Below this width, models read two texts apart, without dropout, and learn faster, by default; 64
 and 128 were measured, and 192 for the rate."""
-FASTEST = 1.7e-3
-"""The highest learning rate that a model gets for being narrow, measured at width 64."""
 Probe = Literal["linear", "knn"]
 
 
@@ -37,7 +35,8 @@ class Protocol(Section):
     lr_width: Size | None = None
     """The width that `lr` is meant for; narrower models get `lr` (lr_width / width) ** lr_power."""
     lr_power: Annotated[PositiveFloat | Literal["by-width"], Later()] = 1.0
-    """``by-width`` is 1.5, and in models narrower than `NARROW` 1.9, for a rate up to `FASTEST`."""
+    """``by-width`` is 1.5; models narrower than `NARROW` get 12.5 `lr` (lr_width / width) ** 0.5
+    instead, which is half the rate of pretraining, if `lr` is 4e-5 at width 768."""
     beta1: Beta = 0.9
     beta2: Beta = 0.98
     eps: PositiveFloat = 1e-6
@@ -62,7 +61,9 @@ class Protocol(Section):
     neighbours. Of the other values, only `max_length` then counts, and `seeds` must be 1."""
 
     @model_validator(mode="after")
-    def _probes_draw_nothing(self) -> Protocol:
+    def _agrees(self) -> Protocol:
+        if self.lr_power == "by-width" and self.lr_width is None:
+            raise ValueError("lr_power: by-width needs lr_width, the width that lr is meant for")
         if self.probe is not None and self.seeds != 1:
             raise ValueError("a probe involves no randomness: set seeds to 1")
         return self
@@ -78,10 +79,8 @@ class Protocol(Section):
         narrow = width is not None and width < NARROW
         if self.lr_power != "by-width":
             lr = narrower**self.lr_power * self.lr
-        elif narrow:
-            lr = max(self.lr, min(narrower**1.9 * self.lr, FASTEST))
         else:
-            lr = narrower**1.5 * self.lr
+            lr = (12.5 * narrower**0.5 if narrow else narrower**1.5) * self.lr
         own = {"lr": lr, "lr_width": None, "lr_power": 1.0}
         if self.pairs == "by-width":
             own["pairs"] = "apart" if narrow else "joint"
