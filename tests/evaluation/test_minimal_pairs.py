@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from crammed.finetuned.keeping import keep
 from crammed.report.page import write_report
 from crammed.tasks.rows import Rows
 from crammed.tasks.task import Task, load_suite
-from crammed.terminal.progress import SILENT
+from crammed.terminal.progress import SILENT, Progress
 from support.backbones import Load
 from support.command import crammed
 from support.evaluation import Ask
@@ -68,6 +69,18 @@ def test_pairs_are_scored_as_those_of_blimp(tmp_path: Path, ask: Ask, suite: Pat
 def test_the_untrained_model_is_left_out_if_it_is_not_wanted(ask: Ask, suite: Path) -> None:
     done = evaluate(ask(suite=str(suite), untrained=False), SILENT)
     assert "untrained" not in done["suites"]["mine"]["tasks"]["agreement"]
+
+
+def test_pairs_without_both_sentences_are_skipped_and_counted(
+    tmp_path: Path, ask: Ask, suite: Path
+) -> None:
+    without = [{**PAIRS[0], "sentence_bad": None}, {"sentence_good": "One is all there is."}]
+    write_rows(tmp_path / "agreement" / "validation.jsonl", [*PAIRS, *without])
+    said = io.StringIO()
+    done = evaluate(ask(suite=str(suite), untrained=False), Progress(said))
+    score = done["suites"]["mine"]["tasks"]["agreement"]
+    assert (score["rows"], score["skipped"]) == ({"validation": 24}, {"validation": 2})
+    assert "note  agreement: skipped, without text: 2 rows of validation\n" in said.getvalue()
 
 
 @pytest.mark.parametrize("name", ["crammed", "bert"])

@@ -24,13 +24,14 @@ def test_rows_with_another_number_of_answers_are_refused(
 ) -> None:
     monkeypatch.setattr(Predictor, "outputs", lambda _, rows: np.zeros((len(rows), rows.choices)))
     values = {"name": "a", "kind": "choice", "text": "q", "choices": "ends", "metric": "accuracy"}
+    values["group"] = "g"
     fixed: dict[str, Any] = {"max_length": 16, "encoder": "e", "seed": 0, "scores": {}}
     task = Task.model_validate(values)
     nothing: Any = None
     predictor = Predictor(
         Description(task=task, labels=("0", "1"), **fixed), nothing, nothing, nothing
     )
-    rows = [{"q": "why", "ends": [*"ab"]}, {"q": "why", "ends": [*"abc"]}]
+    rows = [{"q": "why", "ends": [*"ab"]}, {"q": "why", "ends": [*"abc"]}]  # without groups
     file = write_lines(tmp_path / "rows.jsonl", rows[:1])
     assert len([*predictor.predict(file)]) == 1
     for number, some in enumerate((rows[1:], rows), 1):

@@ -405,6 +405,16 @@ def test_test_splits_need_no_labels(tmp_path: Path) -> None:
     assert len(splits_in(suite, tmp_path)) == 3
 
 
+def test_groups_may_be_numbers_and_are_for_scoring_alone(tmp_path: Path) -> None:
+    rows = [row(text, number, g=number) for number, text in enumerate("ab")]
+    for group, keys in (("g", ["0", "1"]), ("{text}{g}", ["a0", "b1"])):
+        suite = suite_of(group=group, test={"Mine.tsv": "test"})
+        data = read_mine(tmp_path, suite, train=rows, validation=rows, test=[{"text": "c"}])
+        assert data.scored["mine"].groups == keys
+        assert data.test["Mine.tsv"].groups == []
+    assert "line 1: no column 'g'" in refusal(tmp_path, TWO, group="g")
+
+
 def test_different_data_has_a_different_digest(tmp_path: Path) -> None:
     first = read(tmp_path, TWO).sha256
     assert read(tmp_path, TWO).sha256 == first

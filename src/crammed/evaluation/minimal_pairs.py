@@ -17,7 +17,8 @@ from crammed.errors import InputError
 from crammed.evaluation.backbones.base import SparseMaskedLM
 from crammed.evaluation.blimp import sentence_scores
 from crammed.evaluation.scores.bootstrap import RESAMPLES, interval, interval_over
-from crammed.evaluation.scores.score import failed_json, unscored
+from crammed.evaluation.scores.score import failed_json
+from crammed.evaluation.scores.table import left_out
 from crammed.evaluation.suite import Scores, SuiteEvaluator
 from crammed.keys import key
 from crammed.tasks.read import read_pairs_of
@@ -51,7 +52,7 @@ def scores_of(
     scores = folder.scores()["suites"].get(suite.name, {"tasks": {}})
     for task in pairs:
         found = read_pairs_of(task, data, suite)
-        if words := unscored(task, found):
+        for words in left_out(task, found):
             evaluator.progress.line(f"note  {task.name}: {words}")
         for name, rows in found.items():
             try:
@@ -96,7 +97,8 @@ def pairs_json(
         right: [N] of the model and, if it was scored, of the untrained one.
 
     Returns:
-        the score, with the shares of ``groups`` if there are some; and its resamples, [R].
+        the score, with the shares of ``groups`` and the number of rows ``skipped``, if there are
+        some; and its resamples, [R].
     """
     labels = np.array(rows.groups or [""] * len(rows))
     groups = [np.flatnonzero(labels == group) for group in sorted({*labels.tolist()})]
@@ -120,6 +122,8 @@ def pairs_json(
     score |= {"rows": {split: len(rows)}, "official": official and official == len(rows), "cut": {}}
     if score["official"] is False:
         score["official_rows"] = {split: official}
+    if rows.skipped:
+        score["skipped"] = {split: rows.skipped}
     if rows.groups:
         score["groups"] = {str(labels[g[0]]): 100 * float(right[0][g].mean()) for g in groups}
     return score, means[0]

@@ -27,8 +27,8 @@ from crammed.evaluation.folder import EvaluationFolder, outputs_file, submission
 from crammed.evaluation.folds import Fold, join, unfinished
 from crammed.evaluation.linear import linear_scores
 from crammed.evaluation.scores.judged import Judged
-from crammed.evaluation.scores.score import failed_json, positive_of, score_json, unscored
-from crammed.evaluation.scores.table import skipped_text
+from crammed.evaluation.scores.score import failed_json, positive_of, score_json
+from crammed.evaluation.scores.table import left_out
 from crammed.evaluation.twins import SharedTwins
 from crammed.files.hashes import json_hash
 from crammed.files.scratch import scratch_folder
@@ -75,10 +75,8 @@ class _PreparedTask:
         """Lines about what was read otherwise than a user may expect."""
         task, data = self.task, self.data
         scored = {task.numbers[name].key: rows for name, rows in data.scored.items()}
-        splits = {task.train: data.train, **scored}
-        skipped = {split: each.skipped for split, each in splits.items() if each.skipped}
-        said = skipped_text({"skipped": skipped}), unscored(task, data.scored)
-        yield from (f"{task.name}: {words}" for words in said if words)
+        for words in left_out(task, data.scored, data.train):
+            yield f"{task.name}: {words}"
         for split, rows in scored.items() if not task.folds else ():
             if known := rows.known_from(data.train):
                 yield (

@@ -14,7 +14,7 @@ from crammed.hints import did_you_mean
 from crammed.quantity import counted
 from crammed.tasks.labels import class_number, flag_of, is_untagged, list_of, name_of, value_of
 from crammed.tasks.rows import Texts
-from crammed.tasks.task import Task, pieces
+from crammed.tasks.task import PAIRS, Task, pieces
 
 Fill = Callable[[Record], str]
 """Record -> the text of a column, or a filled-in template."""
@@ -39,7 +39,7 @@ class TaskColumns:
         self._of_text = {name for name in read if name not in (None, "choice")}
         self._choices = [_filler(each) for each in task.choices]
         self._choice_text = _filler(task.choice_text)
-        self._group = None if task.group is None else _filler(task.group)
+        self._group = None if task.group is None else _filler(task.group, number=True)
 
     @property
     def positive(self) -> int:
@@ -80,6 +80,8 @@ class TaskColumns:
     def labels(self, record: Record, texts: Sequence[Texts]) -> list[Any]:
         """A list of the row's label; for kind tokens, the labels of its words."""
         task = self._task
+        if task.kind == PAIRS:
+            return self.no_labels()
         if len(task.label) > 1:
             return [[_flag(record, name) for name in task.label]]
         value = column(record, task.label[0])
@@ -98,7 +100,7 @@ class TaskColumns:
         return class_number(value, self._names) if number is None else number
 
     def no_labels(self) -> list[Any]:
-        """The placeholder for the label in an unlabelled split."""
+        """The placeholder for the label in an unlabelled split, and of kind minimal-pairs."""
         return [[math.nan] * len(self._names) if self._task.kind == "multi-label" else math.nan]
 
     def _tags(self, value: Any, words: Texts) -> list[int]:
@@ -122,9 +124,10 @@ def column(record: Record, name: str) -> Any:
     return record[name]
 
 
-def _filler(template: str) -> Fill:
+def _filler(template: str, *, number: bool = False) -> Fill:
+    """With `number`, a column by itself may hold whole numbers, as one in a template may."""
     if "{" not in template and "}" not in template:
-        return lambda record: _text(record, template)
+        return lambda record: _text(record, template, number=number)
     parts = pieces(template)
 
     def fill(record: Record) -> str:

@@ -186,7 +186,7 @@ def read_pairs_of(task: Task, data: Path | None, suite: Suite) -> dict[str, Rows
     found = {}
     for name, split in splits.items():
         columns = TaskColumns(task, task.numbers[name].text or task.text, ())
-        found[name] = read_rows(split.shown, split.records(), columns, labelled=False)
+        found[name] = read_rows(split.shown, split.records(), columns)
     return found
 
 
@@ -345,8 +345,8 @@ def read_rows(
         shown: its name in messages.
         placed: its records with their places.
         choices: sequences that every row must have; 0 means as many as the first row has.
-        labelled: whether to read labels, and to skip rows without text; if not, labels are NaN
-            whatever the data contains, since every row needs an answer.
+        labelled: whether to read labels and groups, and to skip rows without text; if not, labels
+            are NaN whatever the data contains, since every row needs an answer.
 
     Raises:
         InputError: there are none, or one does not fit the task.
@@ -363,7 +363,7 @@ def read_rows(
             if len(sequences) != choices:
                 raise ValueError(f"{len(sequences)} answers, but other rows have {choices}")
             labels += columns.labels(record, sequences) if labelled else columns.no_labels()
-            group = columns.group(record)
+            group = columns.group(record) if labelled else None
         texts += sequences
         if group is not None:
             groups.append(group)

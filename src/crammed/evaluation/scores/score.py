@@ -81,12 +81,6 @@ def failed_json(task: Task, name: str, reason: str) -> Json:
     return {"metric": metric_words(task, name, task.labels), "failed": reason}
 
 
-def unscored(task: Task, there: Collection[str]) -> str:
-    """``not scored on test, which the data lacks``; empty if the task has all its scores."""
-    missing = [scored.key for name, scored in task.numbers.items() if name not in there]
-    return f"not scored on {' and '.join(missing)}, which the data lacks" if missing else ""
-
-
 def metrics_of(task: Task, name: str) -> tuple[Metric, ...]:
     """The metrics whose mean is this score of the task."""
     return task.numbers[name].metric or task.metric

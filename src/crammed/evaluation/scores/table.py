@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -11,7 +11,8 @@ from rich.text import Text
 from crammed.evaluation.scores.notes import notes as said_of
 from crammed.evaluation.scores.published import published, published_beside
 from crammed.quantity import counted
-from crammed.tasks.task import PAIRS
+from crammed.tasks.rows import Rows
+from crammed.tasks.task import PAIRS, Task
 from crammed.terminal.quiet import one_line
 from crammed.terminal.table import Printed, add_column, new_table
 
@@ -112,6 +113,17 @@ def skipped_text(score: Json) -> str:
     """``skipped, without text: 12 rows of train``; empty if every row has text."""
     skipped = [f"{counted(n, 'row')} of {split}" for split, n in score.get("skipped", {}).items()]
     return f"skipped, without text: {', '.join(skipped)}" if skipped else ""
+
+
+def left_out(task: Task, scored: Mapping[str, Rows], train: Rows | None = None) -> Iterator[str]:
+    """What is not used of a task, in words: rows without text, and splits that the data lacks."""
+    splits = {} if train is None else {task.train: train}
+    splits |= {task.numbers[name].key: rows for name, rows in scored.items()}
+    skipped = {split: rows.skipped for split, rows in splits.items() if rows.skipped}
+    if skipped:
+        yield skipped_text({"skipped": skipped})
+    if missing := [each.key for name, each in task.numbers.items() if name not in scored]:
+        yield f"not scored on {' and '.join(missing)}, which the data lacks"
 
 
 def mean_text(mean: Json) -> str:
