@@ -215,7 +215,7 @@ def test_words_and_their_labels(tmp_path: Path) -> None:
     assert "span-f1 needs labels O, B-... and I-..., not '0'" in refusal(
         tmp_path, numbered, **fields
     )
-    assert "no word has a label" in refusal(
+    assert "no row has a label" in refusal(
         tmp_path, [{"words": ["a"], "label": [-100]}], labels=["O", "B-X"], **fields
     )
 
@@ -346,6 +346,10 @@ def test_splits_with_nothing_to_learn_or_score_are_refused(tmp_path: Path) -> No
     same = [row("a", 1), row("b", 1)]
     assert "train.jsonl: every label is yes: there is nothing to learn" in refusal(
         tmp_path, same, labels=["no", "yes"]
+    )
+    nothing = [row("a", []), row("b", "")]
+    assert "train.jsonl: no row has a label" in refusal(
+        tmp_path, nothing, kind="multi-label", metric="micro-f1"
     )
     assert "train.jsonl holds no rows" in refusal(tmp_path, [], labels=2)
     assert "validation.jsonl holds no rows" in refusal(tmp_path, TWO, [])

@@ -317,7 +317,7 @@ def _check_training(split: FoundSplit, task: Task, rows: Rows, names: Sequence[s
     """Raise an InputError if there is nothing to learn."""
     labels = rows.labels[rows.labels >= 0] if task.kind == "tokens" else rows.labels
     if not labels.size:
-        raise InputError(f"{split.shown}: no word has a label")
+        raise InputError(f"{split.shown}: no row has a label")
     if task.kind != "choice" and labels.min() == labels.max():
         single = f"{labels.flat[0]:g}"
         value = names[int(single)] if names and labels.ndim == 1 else single
