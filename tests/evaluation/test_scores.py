@@ -117,6 +117,7 @@ def test_a_score_of_several_metrics_is_their_mean() -> None:
         (("no", "yes"), "no", "f1 of no"),
         (("0", "1"), None, "f1"),
         (("0", "1"), "0", "f1 of 0"),
+        (("0", "1"), "1", "f1"),
     ],
 )
 def test_f1_names_its_class_unless_that_is_1(
@@ -135,7 +136,7 @@ def test_f1_names_its_class_unless_that_is_1(
     assert score["median"] == turned
     assert list(score["also"]) == [f"group-{words}", "accuracy"]
     failed = failed_json(task, "mrpc", "so")["metric"]
-    assert failed == ("f1" if positive is None else words)
+    assert failed == ("f1" if positive is None else f"f1 of {positive}"), "no label is known"
 
 
 def test_an_undefined_score_is_a_failure_with_a_reason() -> None:

@@ -103,8 +103,8 @@ def _worded(task: Task, metric: Metric, labels: Sequence[str]) -> str:
 
 def positive_of(task: Task, labels: Sequence[str]) -> str | None:
     """Name of the class whose F1 is measured; None if it is as usual, or no label is known."""
-    usual = len(labels) != 2 or tuple(labels) == ("0", "1")
-    return task.positive or (None if usual else labels[1])
+    name = task.positive or (labels[1] if len(labels) == 2 else None)
+    return None if (*labels, name) == ("0", "1", "1") else name
 
 
 def _seeds(
