@@ -17,6 +17,8 @@ from crammed.adaptation.adapting import ask_for
 from crammed.adaptation.objective import step_of
 from crammed.adaptation.original import Original
 from crammed.budget import Work
+from crammed.config import RunConfig
+from crammed.config.optim import MuonConfig
 from crammed.data.corpus import Corpus
 from crammed.data.masking import Masker
 from crammed.data.preparing.driver import prepare
@@ -29,6 +31,7 @@ from crammed.interface.lines import run_lines
 from crammed.loaded import load
 from crammed.machine.device import Device
 from crammed.model.trained import load_trained
+from crammed.rules.sizing import MATRIX_RATE
 from crammed.runs.listing import list_runs
 from crammed.terminal.progress import SILENT
 from crammed.training.update.planned import Update
@@ -72,6 +75,26 @@ def plain_update(folder: Path, ids: Tensor, labels: Tensor, rate: float) -> dict
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     return dict(model.named_parameters())
+
+
+def test_both_rates_of_muon_follow_the_width_of_the_model(
+    originals: dict[str, Path], text_file: Path
+) -> None:
+    original = Original.find(str(originals[FAMILIES[0]]))
+    fixed = {"data": {"sources": [str(text_file)]}}
+
+    def asked(*words: str) -> RunConfig:
+        return ask_for(original, [*SMALL, "optim.name=muon", *words], fixed).config
+
+    def rates(*words: str) -> tuple[float, float]:
+        optim = asked(*words).optim
+        assert isinstance(optim, MuonConfig)
+        return optim.lr, optim.matrix_lr
+
+    rate = 1e-4 * (768 / asked().model.width) ** 0.5
+    assert rates() == pytest.approx((rate, MATRIX_RATE * rate))
+    assert rates("optim.lr=1e-3") == pytest.approx((1e-3, MATRIX_RATE * 1e-3))
+    assert rates("optim.matrix_lr=1e-3") == pytest.approx((rate, 1e-3))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

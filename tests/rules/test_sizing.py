@@ -13,6 +13,7 @@ from crammed.machine import speed
 from crammed.machine.workers import cores
 from crammed.model.count import block_matrix_parameters
 from crammed.rules import sizing
+from crammed.rules.rates import far_too_high
 from crammed.rules.recipe import load_config
 from crammed.rules.sizing import (
     FOLLOWERS,
@@ -168,6 +169,14 @@ def test_the_rule_for_rates_is_for_relatives_of_adam() -> None:
     )
     assert adam.lr == radam.lr == pytest.approx(1e-3 * 6**0.5)
     assert sgd.lr == SGDConfig().lr
+
+
+@pytest.mark.parametrize("name", ["lamb", "adamw-scale"])
+@pytest.mark.parametrize("recipe", ["crammed", "crammed-2022"])
+def test_steps_relative_to_the_weights_have_a_rate_of_their_own(recipe: str, name: str) -> None:
+    config = load_config(recipe, [f"optim.name={name}", "model.width=768"])
+    assert config.optim.lr == type(config.optim).model_fields["lr"].default
+    assert far_too_high(config) is None
 
 
 def test_what_is_set_stays() -> None:

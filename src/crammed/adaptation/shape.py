@@ -16,7 +16,7 @@ from crammed.errors import InputError
 from crammed.machine.speed import nominal_speed
 from crammed.rules.choosing import Asked
 from crammed.rules.recipe import parse_overrides
-from crammed.rules.sizing import batch_tokens, rates_of_width, tokens, with_values
+from crammed.rules.sizing import batch_tokens, rates_of_width, tokens, with_rates, with_values
 
 RATE = 1e-4
 """Peak learning rate at `RATE_WIDTH`; it goes with the inverse root of the width."""
@@ -100,9 +100,8 @@ def with_defaults(asked: Asked, shape: dict[str, Any], longest: int, name: str) 
         **shape,
     }
     config = with_values(config, {k: v for k, v in values.items() if k not in asked.keys})
-    if "optim.lr" not in asked.keys and rates_of_width(config):
-        rate = RATE * (RATE_WIDTH / config.model.width) ** 0.5
-        config = with_values(config, {"optim.lr": rate})
+    rate = RATE * (RATE_WIDTH / config.model.width) ** 0.5
+    config = with_rates(config, {*rates_of_width(config)} - {*asked.keys}, rate)
     if "batch.rows" not in asked.keys:
         paid = tokens(config, nominal_speed(config.compute))
         rows = round(min(batch_tokens(paid), MOST_BATCH) / config.data.row_length)

@@ -44,26 +44,30 @@ class OptimizerConfig(Section):
 
 
 class Moments(OptimizerConfig):
-    """Options of Adam and its relatives. One learning rate suits them all."""
+    """Options of all that keep two moments, as Adam does."""
 
     beta1: Beta = 0.9
     beta2: Beta = 0.98
     eps: PositiveFloat = 1e-12
 
 
-class AdamWConfig(Moments):
+class AdamLike(Moments):
+    """Options of Adam and its relatives. One learning rate suits them all."""
+
+
+class AdamWConfig(AdamLike):
     """AdamW (Loshchilov and Hutter 2019), with weight decay decoupled from the gradient."""
 
     name: Literal["adamw"] = "adamw"
 
 
-class AdamConfig(Moments):
+class AdamConfig(AdamLike):
     """Adam (Kingma and Ba 2015), which adds the weight decay to the gradient."""
 
     name: Literal["adam"] = "adam"
 
 
-class RAdamConfig(Moments):
+class RAdamConfig(AdamLike):
     """RAdam (Liu et al. 2020), whose first steps follow the average gradient, without scaling.
 
     Weight decay is decoupled from the gradient, as in AdamW.
@@ -72,7 +76,7 @@ class RAdamConfig(Moments):
     name: Literal["radam"] = "radam"
 
 
-class NAdamConfig(Moments):
+class NAdamConfig(AdamLike):
     """NAdam (Dozat 2016): Adam with Nesterov momentum, and decoupled weight decay."""
 
     name: Literal["nadam"] = "nadam"
@@ -178,7 +182,7 @@ class SGDConfig(OptimizerConfig):
         return 1 if self.momentum else 0
 
 
-class MuonConfig(Moments):
+class MuonConfig(AdamLike):
     """Muon (Jordan et al. 2024) for the matrices of the layers, and AdamW for the rest."""
 
     name: Literal["muon"] = "muon"

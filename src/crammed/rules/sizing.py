@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from crammed.config import RunConfig
 from crammed.config.corpus import LEAST_TOKENS
 from crammed.config.kinds import overlaid
-from crammed.config.optim import Moments, MuonConfig
+from crammed.config.optim import AdamLike, MuonConfig
 from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
 from crammed.machine.speed import nominal_speed
@@ -75,7 +75,7 @@ def learning_rate(config: RunConfig) -> float:
 
 def rates_of_width(config: RunConfig) -> tuple[str, ...]:
     """Keys of the learning rates that follow from the width: those of Adam and its relatives."""
-    if not isinstance(config.optim, Moments):
+    if not isinstance(config.optim, AdamLike):
         return ()
     if isinstance(config.optim, MuonConfig):
         return ("optim.lr", "optim.matrix_lr")
@@ -118,9 +118,18 @@ def follow_budget(
         read = min(tokens(config, speed), config.most_tokens(rows))
         wanted = batch_tokens(read) / config.data.row_length
         config = with_values(config, {"batch.rows": max(1, 2 ** round(math.log2(wanted)))})
+    return with_rates(config, keys, learning_rate(config))
+
+
+def with_rates(config: RunConfig, keys: Collection[str], rate: float) -> RunConfig:
+    """`config` with the learning rates among `keys` that follow from the width.
+
+    Args:
+        rate: AdamW's.
+    """
     rates = set(keys).intersection(rates_of_width(config))
     if "optim.lr" in rates:
-        config = with_values(config, {"optim.lr": learning_rate(config)})
+        config = with_values(config, {"optim.lr": rate})
     if "optim.matrix_lr" in rates:
         config = with_values(config, {"optim.matrix_lr": MATRIX_RATE * config.optim.lr})
     return config
