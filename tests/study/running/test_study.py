@@ -79,6 +79,10 @@ def test_arms_replace_values_of_the_base(tmp_path: Path, corpus: Corpus) -> None
             "arm x: budget.limit: all arms",
         ),
         ({"arms": {"plain": [], "x": ["corpus=abc"]}}, "arm x: corpus: all arms have that of"),
+        (
+            {"base": ["demo"], "small": ["tokenizer.vocab_size=300"]},
+            r"study .*small: tokenizer\.vocab_size=300: the corpus is the same at every budget",
+        ),
         ({"budgets": {"x1": 0.01}}, r"budgets\.x1, 0\.01 times 6updates: .* leaves nothing"),
         ({"arms": [["x"] * 99] * 99}, r"arms: must be a section of keys, not .{80} \.\.\.$"),
         ({"arms": ["plain", "x"]}, r"arms: must be a section of keys, not \['plain', 'x'\]"),

@@ -127,6 +127,11 @@ def read_study(name: str) -> Study:
     study = read_section("study", name, _folder(), Study)
     if study.baseline not in study.arms:
         raise InputError(f"study {name}: baseline {study.baseline} is not one of its arms")
+    if taken := [word for word in study.small or () if is_of_corpus(word)]:
+        raise InputError(
+            f"study {name}: small: {taken[0]}: the corpus is the same at every budget: set it in "
+            "the base"
+        )
     try:
         check_names(study.arms, study.budgets)
     except InputError as error:
