@@ -218,6 +218,18 @@ def test_budgets_are_compared_each_by_itself(tmp_path: Path) -> None:
     assert cells_of(StudyResult.model_validate(values))[0].mean == pytest.approx(4.01 / 3)
 
 
+def test_an_arm_of_one_budget_takes_away_no_figure(tmp_path: Path) -> None:
+    more = {"exaflop": 1e-6, "parameters": 100_000}
+    arms = {
+        arm: {"words": ["crammed"], "runs": {str(n): run(4.0 + n / 100, **more) for n in range(3)}}
+        for arm in ("a@x1", "c@x1", "a@x2", "c@x2", "b@x2")
+    }
+    budgets = {"x1": "1e6tok", "x2": "2e6tok"}
+    text = page(tmp_path, {**study(budgets=budgets, unigram=6.0), "arms": arms, "baseline": "a@x1"})
+    assert "could not be drawn" not in text
+    assert "A study of 3 arms" in text
+
+
 def test_untrained_twins_stand_beside_scores(tmp_path: Path) -> None:
     values = study()
     for seed, each in values["arms"]["good"]["runs"].items():

@@ -65,13 +65,14 @@ def write_study_page(folder: Path, out: Path, progress: Progress = SILENT) -> Pa
 def _page(folder: Path, study: StudyResult, links: Mapping[tuple[str, str], str]) -> str:
     parts, curves = study.parts(), read_curves(folder, study)
     first = next(iter(parts.values()))
-    lines = lines_of(list(first.arms), first.baseline)
+    arms = list(dict.fromkeys(arm for part in parts.values() for arm in part.arms))
+    lines = lines_of(arms, first.baseline)
     keys = {arm: (OF_THE_PAGE[colour], dashes) for arm, (colour, dashes) in lines.items()}
     return rendered(
         "study.html.j2",
         name=folder.resolve().name,
         study=study,
-        arms=first.arms,
+        arms=arms,
         baseline=first.baseline,
         keys=keys,
         parts=[_part(label, part, curves, lines) for label, part in parts.items()],
