@@ -15,9 +15,10 @@ from crammed.study.findings.statistics import (
     decidable_text,
     on_plateau,
 )
-from crammed.study.findings.table import axis_limit, power_text, study_tables
+from crammed.study.findings.table import axis_limit, power_text, study_tables, title_of
 from crammed.study.result import StudyResult
 from crammed.terminal.table import show
+from support.study import run_of
 
 BASE, NEAR, FAR = (4.0, 4.1, 4.2), (3.82, 3.86, 3.78), (3.0, 3.1, 3.05)
 
@@ -259,3 +260,15 @@ def test_scores_of_part_of_the_data_are_marked() -> None:
     assert "BLiMP, partial" not in printed(values)
     values.arms["new"].runs["1"].partial = ["blimp"]
     assert "BLiMP, partial" in printed(values)
+
+
+def test_tasks_of_one_name_are_told_apart_by_their_suites() -> None:
+    scores = {"glue.sst2": 80.0, "small.sst2": 70.0, "small.sst2@mine": 71.0, "small.trec": 60.0}
+    arms = {"base": {"words": [], "runs": {"0": run_of(scores=scores).values()}}}
+    study = StudyResult.model_validate({"baseline": "base", "budget": "1e6tok", "arms": arms})
+    assert [title_of(study, each) for each in scores] == [
+        "SST-2 of glue",
+        "SST-2 of small",
+        "SST-2 of small by mine",
+        "TREC",
+    ]

@@ -54,19 +54,31 @@ def judged_by(study: StudyResult) -> list[str]:
     return [main, *(o for o in others if not o.startswith(_TWINS) and not o.endswith("@0.25"))]
 
 
-def measure_text(measure: str) -> str:
-    """``loss@0.15`` -> ``held-out loss, 15 % masked``; ``glue.cola@mine`` -> ``CoLA by mine``."""
+def measure_text(measure: str, *, with_suite: bool = False) -> str:
+    """``loss@0.15`` -> ``held-out loss, 15 % masked``; ``glue.cola@mine`` -> ``CoLA by mine``.
+
+    Args:
+        with_suite: whether to name the suite of a task, as in ``CoLA of glue by mine``.
+    """
     name, _, after = measure.partition("@")
     if name in _NAMES and after:
         return f"{_NAMES[name]}, {100 * float(after):.0f} % masked"
     suite, _, task = name.partition(".")
     title = _SCORES.get(name, task or f"mean of tasks in {suite}")
+    title += f" of {suite}" if with_suite else ""
     return f"{title} by {after}" if after else title
 
 
 def title_of(study: StudyResult, measure: str) -> str:
-    """The measure in words; ``BLiMP, partial`` if it was scored on part of the official data."""
-    return measure_text(measure) + (", partial" if study.is_partial(measure) else "")
+    """The measure in words; ``BLiMP, partial`` if it was scored on part of the official data.
+
+    Tasks of two suites may have one name, and other rows.
+    """
+    name = measure.partition("@")[0]
+    names = {each.partition("@")[0] for each in study.measures()}
+    alike = [each for each in names if each != name and measure_text(each) == measure_text(name)]
+    text = measure_text(measure, with_suite=bool(alike))
+    return text + (", partial" if study.is_partial(measure) else "")
 
 
 def mean_text(one: Json, measure: str = RATES[0]) -> str:
