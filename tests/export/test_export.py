@@ -23,6 +23,7 @@ from crammed.evaluation.fill_mask import fill_mask_examples
 from crammed.export import native
 from crammed.export.card import Metadata
 from crammed.export.huggingface import export
+from crammed.export.native import modernbert_obstacles
 from crammed.files.hashes import sha256
 from crammed.machine.device import Device
 from crammed.model.classifiers import SequenceClassifier
@@ -123,6 +124,11 @@ def test_exported_configurations_carry_dropout_for_fine_tuning(
             config = tiny(recipe, f"model.width={width}", "model.layers=1").model
             done = export(untrained(corpus.tokenizer, config), tmp_path / f"{recipe}-{width}")
             assert json.loads((done.path / "config.json").read_text())[name] == expected
+
+
+@pytest.mark.parametrize("word", ["attention_dropout", "embedding_dropout", "layer_drop"])
+def test_what_is_of_pretraining_alone_leaves_an_export_native(word: str) -> None:
+    assert not modernbert_obstacles(tiny("crammed", f"model.{word}=0.1").model)
 
 
 def test_a_format_that_cannot_hold_the_model_is_refused(tmp_path: Path, corpus: Corpus) -> None:

@@ -41,6 +41,9 @@ NUMBERS: Holds = dict.fromkeys(
         "init_std",
         "embedding_std",
         "dropout",
+        "attention_dropout",  # this and the next two: in pretraining alone
+        "embedding_dropout",
+        "layer_drop",
     ),
     ANY,
 )
