@@ -31,6 +31,9 @@ def test_protocols_are_files_of_one_form(tmp_path: Path) -> None:
     own.write_text("{lr: 1e-4, epoch: 3}")
     with pytest.raises(InputError, match="epoch: no such key; did you mean epochs"):
         load_protocol(str(own))
+    own.write_text("max_length: 4")  # which special tokens alone may fill
+    with pytest.raises(InputError, match=r"max_length: .* greater than or equal to 8, not 4"):
+        load_protocol(str(own))
 
 
 def test_narrow_models_learn_faster_where_the_protocol_says_so(tmp_path: Path, ask: Ask) -> None:
