@@ -106,6 +106,27 @@ def judged(tmp_path: Path, corpus: Corpus, place: Place) -> Callable[..., dict[s
     return run
 
 
+def test_judges_take_the_device_and_the_threads_of_a_recipe(
+    tmp_path: Path, corpus: Corpus, place: Place, blimp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.yaml").write_text("extends: crammed\ncompute: {threads: 3, device: cpu}\n")
+    given: list[tuple[str, Any]] = []
+    real = place.run
+
+    def run(words: Sequence[str], env: Mapping[str, str] | None = None) -> Ended:
+        if words[2] == "evaluate":
+            given.append((value(words, "--device"), env))
+        return real(words, env)
+
+    monkeypatch.setattr(place, "run", run)
+    arms = {"plain": [], "decay": ["optim.weight_decay=0.5"]}
+    file = write_study(tmp_path, arms, [str(tmp_path / "mine.yaml"), *MODEL])
+    judges = judges_of(["blimp"], blimp, None)
+    study = load_study(file, corpus, BUDGET)
+    run_study(study, corpus, BUDGET, 1, tmp_path / "out", 1, SILENT, judges=judges)
+    assert given == 2 * [("cpu", {"OMP_NUM_THREADS": "3"})]
+
+
 def test_a_run_whose_judge_is_missing_is_judged_and_not_trained_again(
     judged: Callable[..., dict[str, Any]], place: Place, blimp: Path, glue: Path
 ) -> None:

@@ -23,9 +23,11 @@ from crammed.errors import InputError
 from crammed.machine import workers
 from crammed.rules.recipe import load_config
 from crammed.study.result import Run, read_result
+from crammed.study.running.folder import config_of
 from crammed.study.running.places import Processes
 from crammed.study.running.runner import run_study
 from crammed.study.spec.arms import Study, left_out, load_study
+from crammed.study.spec.corpora import Corpora
 from crammed.terminal.progress import SILENT, Progress
 from support.command import PATIENCE, crammed, popen, wait_for
 from support.study import commands, write_study
@@ -127,6 +129,35 @@ def test_threads_that_are_asked_for_are_those_of_every_run(tmp_path: Path, corpu
     study = load_study(file, corpus, BUDGET)
     for command in commands(study, corpus, BUDGET, tmp_path).values():
         assert [word for word in command if "threads=" in word] == ["compute.threads=3"]
+
+
+def test_threads_of_a_recipe_are_those_of_every_run(tmp_path: Path, corpus: Corpus) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("extends: crammed\ncompute: {threads: 3}\n")
+    arms = {"plain": [], "one": ["compute={threads: 1}"]}
+    study = load_study(write(tmp_path, base=[str(recipe), *MODEL], arms=arms), corpus, BUDGET)
+    made = commands(study, corpus, BUDGET, tmp_path)
+    assert {arm: [w for w in words if w.startswith("compute")] for arm, words in made.items()} == {
+        "plain": ["compute.threads=3"],
+        "one": ["compute={threads: 1}"],
+    }
+
+
+def test_an_arm_may_set_a_whole_section(tmp_path: Path, corpus: Corpus) -> None:
+    arms = {
+        "plain": [],
+        "adam": ["optim={name: adam, lr: 1e-4}"],
+        "few": ["batch={rows: 4}", "optim.lr*=0.5"],
+        "old": ["crammed", "optim={lr: 1e-4}", "batch.rows*=0.5"],
+    }
+    base = ["crammed", "model.max_length=32", "finetune.max_length=32"]
+    study = load_study(write(tmp_path, base=base, arms=arms), corpus, BUDGET)
+    found = {arm: config_of(study, arm, Corpora(corpus), BUDGET) for arm in arms}
+    assert (found["adam"].optim.name, found["adam"].optim.lr) == ("adam", 1e-4)
+    assert found["few"].batch.rows == 4
+    assert found["few"].optim.lr == pytest.approx(0.5 * found["plain"].optim.lr)
+    assert found["old"].optim.lr == 1e-4
+    assert found["old"].batch.rows == found["plain"].batch.rows / 2
 
 
 def test_runs_share_the_threads_that_the_environment_allows(

@@ -274,13 +274,13 @@ def config_of(
     """The configuration of an arm's runs, except for the seed.
 
     Args:
-        threads: CPU threads of each run, unless the arm sets them; None is all.
+        threads: CPU threads of each run, unless the arm or its recipe sets them; None is all.
     """
     words, limit = split(study.words(arm), budget)
-    usual = [] if threads is None else [f"compute.threads={threads}"]
-    recipe, *overrides = of_training(merged((*usual, *words)))
+    recipe, *overrides = of_training(words)
     fixed = corpora.fixed(words, limit)
-    return load_config(recipe, overrides, fixed, rows=corpora.rows(fixed.get("corpus")))
+    config = load_config(recipe, overrides, fixed, rows=corpora.rows(fixed.get("corpus")))
+    return with_values(config, {"compute.threads": config.compute.threads or threads})
 
 
 def _compare_run(

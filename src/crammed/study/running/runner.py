@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from crammed.budget import Budget
+from crammed.config import ComputeConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import TaskFailed
 from crammed.files.locks import FolderLock, is_locked
@@ -25,7 +26,14 @@ from crammed.runs.environment import environment
 from crammed.study.result import RESULT, Arm, Environment, Run, StudyResult, UpdateTime, read_result
 from crammed.study.running.board import Board
 from crammed.study.running.checks import check_arms
-from crammed.study.running.folder import Left, begun_arms, left_runs, refuse_another, result_of
+from crammed.study.running.folder import (
+    Left,
+    begun_arms,
+    config_of,
+    left_runs,
+    refuse_another,
+    result_of,
+)
 from crammed.study.running.judges import (
     Judge,
     partial_scores,
@@ -37,9 +45,10 @@ from crammed.study.running.judges import (
 )
 from crammed.study.running.places import Ended, Place, opened, threads_of
 from crammed.study.running.timing import Finished
-from crammed.study.spec.arms import Study, merged
+from crammed.study.spec.arms import Study
 from crammed.study.spec.budgets import limits, split
 from crammed.study.spec.corpora import Corpora, of_training
+from crammed.study.spec.small import typed_keys
 from crammed.terminal.progress import Progress
 
 _SCORED = (0, TaskFailed.exit_code)
@@ -89,12 +98,16 @@ def run_study(
     refuse_another(study, corpora, budget, seeds, out)
     todo = left_runs(study, seeds, begun_arms(study, seeds, out, judges), out, judges)
     asked = [judge for run in todo for judge in run.judges]
-    commands = {run: _command(run, study, corpora, budget, jobs) for run in todo}
+    threads = threads_of(jobs)
+    computes = {
+        run.arm: config_of(study, run.arm, corpora, budget, threads).compute for run in todo
+    }
+    commands = {run: _command(run, study, corpora, budget, computes[run.arm]) for run in todo}
     untrained = dict.fromkeys(run.arm for run in todo if run.before is None)
     check_arms(study, list(untrained), corpora, budget, here=cluster is None)
     with ExitStack() as stack:
         if todo:
-            on_gpus = {*map(_device, commands.values())} != {"cpu"}
+            on_gpus = {each.device for each in computes.values()} != {"cpu"}
             there = opened(jobs, len(todo), on_gpus=on_gpus, cluster=cluster)
             place = stack.enter_context(there)
         stack.enter_context(FolderLock(out))
@@ -112,7 +125,7 @@ def run_study(
             write_json(out / RESULT, result.values())
         if todo:
             board = Board.of(study.arms, seeds, todo, Finished.of(arms), progress.clock)
-            _train_all(commands, board, result, out, place, progress)
+            _train_all(commands, computes, board, result, out, place, progress)
     return result
 
 
@@ -173,27 +186,21 @@ def _about_judges(judges: Sequence[Judge], before: StudyResult, out: Path) -> di
     return {name: values for name, values in about.items() if values}
 
 
-def _command(run: Left, study: Study, corpora: Corpora, budget: Budget, jobs: int) -> list[str]:
+def _command(
+    run: Left, study: Study, corpora: Corpora, budget: Budget, compute: ComputeConfig
+) -> list[str]:
     """What to type after ``python`` to train a run."""
-    own = merged((f"compute.threads={threads_of(jobs)}", *study.words(run.arm)))
-    words, limit = split(own, budget)
+    words, limit = split(study.words(run.arm), budget)
+    if "compute.threads" not in typed_keys(words):
+        words.append(f"compute.threads={compute.threads}")
     command = ["-m", "crammed", "pretrain", *of_training(words)]
     command += ["--corpus", str(corpora.of(words).path), "--budget", limit.text]
     return [*command, "--seed", str(run.seed), "--out", str(run.folder)]
 
 
-def _device(command: Sequence[str]) -> str:
-    return _setting(command, "compute.device", "auto")
-
-
-def _setting(command: Sequence[str], key: str, default: str) -> str:
-    """What a command sets a key to."""
-    own = [word.partition("=")[2] for word in command if word.startswith(f"{key}=")]
-    return own[-1] if own else default
-
-
 def _train_all(
     commands: Mapping[Left, Sequence[str]],
+    computes: Mapping[str, ComputeConfig],
     board: Board,
     result: StudyResult,
     out: Path,
@@ -211,7 +218,7 @@ def _train_all(
     total = board.seeds * len(board.finished)
     with progress.task("study", total) as bar, ThreadPoolExecutor(place.slots) as pool:
         futures = {
-            pool.submit(_train, run, command, place, partial(kept, run)): run
+            pool.submit(_train, run, command, computes[run.arm], place, partial(kept, run)): run
             for run, command in commands.items()
         }
         waiting: set[Future[Run]] = set(futures)
@@ -243,7 +250,9 @@ def _line(run: Left, entry: Run, board: Board) -> str:
     return f"{run.arm}, seed {run.seed}  {what}  ({board.of_arm(run.arm)})"
 
 
-def _train(run: Left, command: Sequence[str], place: Place, keep: Keep) -> Run:
+def _train(
+    run: Left, command: Sequence[str], compute: ComputeConfig, place: Place, keep: Keep
+) -> Run:
     """Do what is left of training and judging a run; returns its entry in ``study.json``.
 
     What is there after each step is kept, because the next may take hours and be killed.
@@ -259,11 +268,10 @@ def _train(run: Left, command: Sequence[str], place: Place, keep: Keep) -> Run:
             return Run(failed=f"it ended without a result: does this machine see {run.folder}?")
         entry.whole_seconds = ended.seconds
         keep(entry)
-    device = _device(command)
-    threads = {"OMP_NUM_THREADS": _setting(command, "compute.threads", "1")}
+    threads = {"OMP_NUM_THREADS": str(compute.threads)}
     faults: dict[str, str] = {}
     for judge in run.judges:
-        ended = place.run(judge.words(run.folder, device), threads)
+        ended = place.run(judge.words(run.folder, compute.device), threads)
         given = scores_of(run.folder, judge) if ended.code in _SCORED else {}
         entry = entry.model_copy(update={"scores": with_scores(entry.scores, given, judge)})
         if given:

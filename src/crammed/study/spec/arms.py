@@ -306,14 +306,20 @@ def _alone(
     if base.is_small and "model.width" not in asked.open:
         config = in_proportion(config, base.full, base.config)
         followed = scaled_words(config, but=typed_keys(_settings(study, arm)))
-    return (*followed, *resolved(study.arms[arm], config, study.small is not None))
+    return _beyond(resolved(study.arms[arm], config, study.small is not None), followed)
 
 
 def _beside(study: Study, arm: str, base: _Base) -> tuple[str, ...]:
     """The words of an arm with the recipe of the base."""
     like = in_rows_of(base.config, _row_length(study.arms[arm], base.config))
     own = resolved(study.arms[arm], like, study.small is not None)
-    return (*_taken(like, of_training(own), base.heads_follow), *own)
+    return _beyond(own, _taken(like, of_training(own), base.heads_follow))
+
+
+def _beyond(own: Sequence[str], others: Iterable[str]) -> tuple[str, ...]:
+    """An arm's own words, and those of others whose keys it leaves open."""
+    keys = typed_keys(own)
+    return (*own, *(word for word in others if keys.isdisjoint(typed_keys([word]))))
 
 
 def _row_length(own: Sequence[str], base: RunConfig) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from crammed.config import RunConfig
-from crammed.config.kinds import overlaid
+from crammed.config.kinds import flat, overlaid
 from crammed.errors import InputError
 from crammed.model.count import block_matrix_parameters
 from crammed.rules.choosing import values_of
@@ -93,8 +93,8 @@ def scaled_words(config: RunConfig, but: Iterable[str] = ()) -> list[str]:
 
 
 def typed_keys(words: Iterable[str]) -> set[str]:
-    """The keys that words set."""
-    return {word.partition("=")[0] for word in words if "=" in word}
+    """The keys that words set, also in whole sections such as ``optim={name: adam}``."""
+    return {*flat(parse_overrides([word for word in words if "=" in word]))}
 
 
 def has_factor(word: str) -> bool:
