@@ -17,6 +17,7 @@ from crammed.evaluation.finetuning.arrays import save_arrays
 from crammed.evaluation.folder import outputs_file
 from crammed.evaluation.scores.bootstrap import resampled_medians
 from crammed.evaluation.scores.compare import Difference, compare, paired_difference
+from crammed.evaluation.scores.table import NO_SEEDS, ROWS_ONLY
 from crammed.files.writing import write_json
 from crammed.tasks.rows import Rows
 from crammed.tasks.task import Metric, Suite, Task
@@ -195,6 +196,19 @@ def test_models_judged_by_different_protocols_get_no_p(
     assert found.notes[0].startswith(said)
     assert "< 0.001" not in printed.getvalue()
     assert re.search(r"\+\d+\.\d +different protocols +none", printed.getvalue())
+
+
+@pytest.mark.parametrize(("probe", "words"), [("linear", NO_SEEDS), (None, ROWS_ONLY)])
+def test_more_seeds_are_advised_only_where_there_are_seeds(
+    tmp_path: Path, probe: str | None, words: str
+) -> None:
+    suite, protocol = tmp_path / "mine.yaml", {} if probe is None else {"probe": probe}
+    suite.write_text("tasks: {a: {text: t, metric: accuracy}}\n")
+    one, other = (
+        _evaluated(tmp_path / f"{share}", protocol, share, seeds=[0.0]) for share in (0.2, 0.4)
+    )
+    *_, notes = compare_models(one, other, str(suite)).parts()
+    assert str(notes) == words
 
 
 def test_how_two_texts_are_read_does_not_matter_to_tasks_of_one(tmp_path: Path) -> None:

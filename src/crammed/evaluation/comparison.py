@@ -27,12 +27,14 @@ class Comparison:
         a, b: names of the models, or their folders of scores if the names are the same.
         entries: what `crammed.evaluation.scores.compare.compare` returns.
         notes: whether the models are the same, and why their differences were not tested.
+        probed: whether nothing was fine-tuned, so that there are no seeds.
     """
 
     a: str
     b: str
     entries: list[dict[str, Any]]
     notes: list[str]
+    probed: bool
 
     def json(self) -> dict[str, Any]:
         """As ``--json`` prints it."""
@@ -40,7 +42,7 @@ class Comparison:
 
     def parts(self) -> list[Printed]:
         """As a terminal shows it."""
-        tables = comparison_tables(self.a, self.b, self.entries)
+        tables = comparison_tables(self.a, self.b, self.entries, probed=self.probed)
         return [*tables, Text("\n".join(self.notes))] if self.notes else tables
 
 
@@ -89,7 +91,7 @@ def compare_models(a: Path, b: Path, suite: str) -> Comparison:
     names = one["model"]["name"], other["model"]["name"]
     if names[0] == names[1]:  # such as two that are called export
         names = str(a), str(b)
-    return Comparison(*names, entries, notes)
+    return Comparison(*names, entries, notes, one["protocol"].get("probe") is not None)
 
 
 def differences(suite: Suite, a: Path, b: Path) -> list[dict[str, Any]]:

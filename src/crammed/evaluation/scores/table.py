@@ -244,8 +244,14 @@ def _published_table(suite: str, scores: Json, protocol: Json) -> Table | None:
     return table
 
 
-def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Printed]:
-    """The entries of `compare.compare` as a table, then notes on what could not be compared."""
+def comparison_tables(
+    a: str, b: str, entries: Sequence[Json], *, probed: bool = False
+) -> list[Printed]:
+    """The entries of `compare.compare` as a table, then notes on what could not be compared.
+
+    Args:
+        probed: whether there are no seeds, since nothing was fine-tuned.
+    """
     table = new_table(f"A: {one_line(a)}\nB: {one_line(b)}")
     add_column(table, "task", widest=34)
     add_column(table, "metric", widest=34)
@@ -266,7 +272,7 @@ def comparison_tables(a: str, b: str, entries: Sequence[Json]) -> list[Printed]:
             p_text(entry["p"]),
         )
     if any(map(is_over_rows, entries)):
-        notes.append(Text(ROWS_ONLY))
+        notes.append(Text(NO_SEEDS if probed else ROWS_ONLY))
     parts: list[Printed] = [table] if table.rows else []
     return [*parts, Text("\n").join(notes)] if notes else parts
 
