@@ -35,6 +35,8 @@ from crammed.tasks.rows import Rows
 from crammed.terminal.progress import Progress
 
 RESULT = "embedding.json"
+_SINGLE = Numerics(torch.device("cpu"), torch.float32, graphs=False)
+"""As sentence-transformers computes the vectors that ours are compared with."""
 
 
 def make(
@@ -92,8 +94,7 @@ def make(
         result |= {"updates": work.updates, "tokens": work.tokens, "passages": len(rows)}
         result |= {"before": before, "after": after, **others}
         write_embedder(folder, source, inner(mean.encoder), tuning.length, backbone.width)
-        single = Numerics(torch.device("cpu"), torch.float32, graphs=False)  # as over there
-        ours = vectors(mean.cpu(), backbone, passages.texts[:8], tuning.length, single)
+        ours = vectors(mean.cpu(), backbone, passages.texts[:8], tuning.length, _SINGLE)
         result["difference"] = difference(folder, passages.texts[:8], ours, trust=trust)
         write_json(folder / RESULT, result)
         write_text(folder / "README.md", card(result, trust=trust))
