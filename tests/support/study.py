@@ -10,9 +10,8 @@ from typing import Any
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
 from crammed.study.result import Run, run_folder
-from crammed.study.running.folder import Left, config_of
-from crammed.study.running.places import threads_of
-from crammed.study.running.runner import _command
+from crammed.study.running.folder import Left
+from crammed.study.running.runner import _commands
 from crammed.study.spec.arms import Study
 from crammed.study.spec.corpora import Corpora
 from support.text import MODEL
@@ -56,9 +55,5 @@ def commands(
 ) -> dict[str, list[str]]:
     """What is typed to train the first run of each arm."""
     runs = [Left(arm, 0, run_folder(out, arm, 0)) for arm in study.arms]
-    corpora, threads = Corpora(corpus), threads_of(jobs)
-    made = {}
-    for run in runs:
-        compute = config_of(study, run.arm, corpora, budget, threads).compute
-        made[run.arm] = _command(run, study, corpora, budget, compute)
-    return made
+    made, _ = _commands(runs, study, Corpora(corpus), budget, jobs)
+    return {run.arm: command for run, command in made.items()}

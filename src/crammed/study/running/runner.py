@@ -98,11 +98,7 @@ def run_study(
     refuse_another(study, corpora, budget, seeds, out)
     todo = left_runs(study, seeds, begun_arms(study, seeds, out, judges), out, judges)
     asked = [judge for run in todo for judge in run.judges]
-    threads = threads_of(jobs)
-    computes = {
-        run.arm: config_of(study, run.arm, corpora, budget, threads).compute for run in todo
-    }
-    commands = {run: _command(run, study, corpora, budget, computes[run.arm]) for run in todo}
+    commands, computes = _commands(todo, study, corpora, budget, jobs)
     untrained = dict.fromkeys(run.arm for run in todo if run.before is None)
     check_arms(study, list(untrained), corpora, budget, here=cluster is None)
     with ExitStack() as stack:
@@ -184,6 +180,16 @@ def _about_judges(judges: Sequence[Judge], before: StudyResult, out: Path) -> di
     named = {each.name: made for each in judges if (made := each.protocol_hash()) is not None}
     about = {"judges": states, "protocols": {**before.protocols, **named}}
     return {name: values for name, values in about.items() if values}
+
+
+def _commands(
+    todo: Sequence[Left], study: Study, corpora: Corpora, budget: Budget, jobs: int
+) -> tuple[dict[Left, list[str]], dict[str, ComputeConfig]]:
+    """The command that trains each run, and where an arm's runs compute."""
+    threads, arms = threads_of(jobs), dict.fromkeys(run.arm for run in todo)
+    computes = {arm: config_of(study, arm, corpora, budget, threads).compute for arm in arms}
+    commands = {run: _command(run, study, corpora, budget, computes[run.arm]) for run in todo}
+    return commands, computes
 
 
 def _command(
