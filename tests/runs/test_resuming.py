@@ -231,7 +231,7 @@ def test_a_study_goes_on_and_begins_no_run_with_a_recipe_that_has_changed(
     arms = {"plain": [], "higher": ["masking.rate=0.5"]}
     file, trained = write_study(tmp_path, arms, [str(recipe), *MODEL]), list[str]()
 
-    def train(run: Left, command: list[str], place: Any, keep: Any) -> Run:
+    def train(run: Left, command: list[str], *_: Any) -> Run:
         recipe, *overrides = command[3:-8]
         wanted = asked_in(run.folder, recipe, overrides, {**fixed(corpus), "seed": run.seed})
         with RunDir.open(run.folder, wanted.config) as folder:
