@@ -61,9 +61,9 @@ def test_the_rate_follows_the_width(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text("{lr: 8e-5, lr_width: 768, lr_power: by-width}")
     assert load_protocol(str(own)).at_width(192).lr == pytest.approx(2e-3)
-    own.write_text("{lr_power: by-width}")
-    with pytest.raises(InputError, match="by-width needs lr_width"):
-        load_protocol(str(own))
+    for meant in ("null", "64"):
+        own.write_text(f"{{lr: 1e-3, lr_width: {meant}, lr_power: by-width}}")
+        assert load_protocol(str(own)).at_width(128).lr == 1e-3
     own.write_text("{lr: 1e-3, lr_width: 768}")
     assert load_protocol(str(own)).at_width(64).lr == pytest.approx(0.012)
 

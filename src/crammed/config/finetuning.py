@@ -36,7 +36,8 @@ class Protocol(Section):
     """The width that `lr` is meant for; narrower models get `lr` (lr_width / width) ** lr_power."""
     lr_power: Annotated[PositiveFloat | Literal["by-width"], Later()] = 1.0
     """``by-width`` is 1.5; models narrower than `NARROW` get 12.5 `lr` (lr_width / width) ** 0.5
-    instead, which is half the rate of pretraining, if `lr` is 4e-5 at width 768."""
+    instead, which is half the rate of pretraining, if `lr` is 4e-5 at width 768. A `lr` that is
+    meant for narrow models is not multiplied by 12.5."""
     beta1: Beta = 0.9
     beta2: Beta = 0.98
     eps: PositiveFloat = 1e-6
@@ -62,9 +63,7 @@ class Protocol(Section):
     neighbours. Of the other values, only `max_length` then counts, and `seeds` must be 1."""
 
     @model_validator(mode="after")
-    def _agrees(self) -> Protocol:
-        if self.lr_power == "by-width" and self.lr_width is None:
-            raise ValueError("lr_power: by-width needs lr_width, the width that lr is meant for")
+    def _probes_draw_nothing(self) -> Protocol:
         if self.probe is not None and self.seeds != 1:
             raise ValueError("a probe involves no randomness: set seeds to 1")
         return self
@@ -79,10 +78,12 @@ class Protocol(Section):
         narrower = max(1.0, (self.lr_width or 0) / width) if width is not None else 1.0
         narrow = width is not None and width < NARROW
         if self.lr_power != "by-width":
-            lr = narrower**self.lr_power * self.lr
+            factor = narrower**self.lr_power
+        elif narrow and (self.lr_width or 0) >= NARROW:
+            factor = 12.5 * narrower**0.5
         else:
-            lr = (12.5 * narrower**0.5 if narrow else narrower**1.5) * self.lr
-        own = {"lr": lr, "lr_width": None, "lr_power": 1.0}
+            factor = narrower**1.5
+        own = {"lr": factor * self.lr, "lr_width": None, "lr_power": 1.0}
         if self.pairs == "by-width":
             own["pairs"] = "apart" if narrow else "joint"
         if self.dropout == "by-width":
