@@ -137,8 +137,7 @@ def test_scores_are_not_written_through_a_link(
 ) -> None:
     (model / "evaluation").mkdir()
     (model / "evaluation" / ".lock").symlink_to(precious.parent / "missing")
-    place = model / "evaluation"
-    asked = ask(suite="blimp", data=str(blimp), into=place, protocol=None, jobs=None)
+    asked = ask(suite="blimp", data=str(blimp), into=model / "evaluation", jobs=None)
     with pytest.raises(InputError, match=r"evaluation/\.lock is a link"):
         evaluate(asked, SILENT)
     assert [file.name for file in precious.parent.iterdir()] == [".bashrc"]

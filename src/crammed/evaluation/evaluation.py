@@ -181,7 +181,7 @@ def _suite_of(request: Request) -> Suite | None:
     suite = None if request.suite in WITHOUT_FINETUNING else load_suite(request.suite)
     if request.submission is not None and not (suite and any(t.test for t in suite.tasks.values())):
         raise InputError(f"no leaderboard takes a submission of {request.suite}")
-    for option in ("tasks", "seeds", "protocol", "jobs"):
+    for option in ("tasks", "seeds", "jobs"):
         if suite is None and getattr(request, option) is not None:
             raise InputError(f"--{option} does nothing for {request.suite}: leave it out")
     if request.twins is not None and not (suite and request.untrained):
