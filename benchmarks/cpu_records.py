@@ -5,7 +5,7 @@
     python benchmarks/cpu_records.py ten-minutes --corpus DIR --heldout FILE --out DIR --cores 0,1
         [--ours "crammed optim.name=muon"] [--seeds 3] [--only ours ...]
     python benchmarks/cpu_records.py hour --corpus DIR --heldout FILE --out DIR --cores 0,1
-        --blimp FILE --glue DIR [--ours ...] [--seeds 1]
+        --blimp FILE --tasks-data DIR [--ours ...] [--seeds 1] [--only ours ...]
 
 `sweep` trains the peer (peer.py) at each point, LAYERSxWIDTH:RATE:ROWS and any other options of
 peer.py. Points that differ in shape, architecture, loop, optimizer or start are different peers;
@@ -20,7 +20,7 @@ corpus, in turn and on the same number of cores: seed 0 of everyone, then seed 1
 twice, such as --cores 0,1 --cores 2,3, two train side by side. A point with pace=N makes N updates
 for each second of the time, however long they take: those that an idle machine makes. All are
 judged by heldout_masked_lm.py, and in `hour` also by `crammed evaluate` on their Hugging Face
-folders.
+folders: on BLiMP, and on tasks of the suite `small`.
 
 Results are written to DIR/sweep.json, DIR/ten-minutes.json or DIR/hour.json after every step;
 repeating a command continues with what is missing. --dry-run only prints what that would cost.
@@ -49,7 +49,7 @@ from lanes import core_numbers
 
 MASKS = 0.25
 """Of a point that names no others."""
-NOMINAL = {"heldout": 60.0, "blimp": 300.0, "glue": 900.0}
+NOMINAL = {"heldout": 60.0, "blimp": 300.0, "tasks": 900.0}
 OURS = "ours"
 PAPER = "crammed-2022, small form"
 SHARES = {OURS: 1, "ours, a fifth of the time": 5, "ours, a tenth of the time": 10}
@@ -65,6 +65,7 @@ CoresOption = Annotated[
 SecondsOption = Annotated[float, typer.Option(help="Time to train, to try this in miniature.")]
 OursOption = Annotated[str, typer.Option(help="Recipe and overrides of ours.")]
 SeedsOption = Annotated[int, typer.Option(min=1)]
+OnlyOption = Annotated[list[str] | None, typer.Option(help="Contestants; all if left out.")]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Only print the cost.")]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -96,7 +97,7 @@ def ten_minutes(
     cores: CoresOption,
     ours: OursOption = "crammed",
     seeds: SeedsOption = 3,
-    only: Annotated[list[str] | None, typer.Option(help="Contestants; all if left out.")] = None,
+    only: OnlyOption = None,
     seconds: SecondsOption = 600.0,
     dry_run: DryOption = False,
 ) -> None:
@@ -108,11 +109,7 @@ def ten_minutes(
         *(Contestant(name, "ours", seconds / part, words) for name, part in SHARES.items()),
         *(Contestant(name, "peer", seconds, point) for name, point in best.items()),
     ]
-    names = [*(contestant.name for contestant in contestants), PAPER]
-    if unknown := sorted(set(only or ()) - set(names)):
-        raise InputError(f"--only: choose from {'; '.join(names)}, not {'; '.join(unknown)}")
-    contestants = [each for each in contestants if not only or each.name in only]
-    plan = [(contestant, seed) for seed in range(seeds) for contestant in contestants]
+    plan = _chosen(contestants, only, seeds)
     with _contest("ten-minutes", corpus, heldout, out, cores) as contest:
         asked = not only or PAPER in only
         last = [(_paper(contest, seconds), seed) for seed in range(seeds) if asked]
@@ -137,31 +134,34 @@ def hour(
     out: OutOption,
     cores: CoresOption,
     blimp: Annotated[Path, typer.Option(help="Pairs, JSON lines.")],
-    glue: Annotated[Path, typer.Option(help="Folder of tasks.")],
+    tasks_data: Annotated[Path, typer.Option(help="Folder of the tasks of `small`.")],
     ours: OursOption = "crammed",
     seeds: SeedsOption = 1,
+    only: OnlyOption = None,
     seconds: SecondsOption = 3600.0,
-    tasks: str = "cola,mrpc,rte",
+    tasks: str = "sst2,trec,relations",
     dry_run: DryOption = False,
 ) -> None:
     """Ours, the best peer, and the paper's recipe in our size."""
-    if not blimp.is_file() or not glue.is_dir():
-        raise InputError("--blimp must name a file of pairs, and --glue a folder of tasks")
+    if not blimp.is_file() or not tasks_data.is_dir():
+        raise InputError("--blimp must name a file of pairs, and --tasks-data a folder of tasks")
     peer = _best_peer(_finished(out, "ten-minutes"))
-    everything = ("heldout", "blimp", "glue")
+    everything = ("heldout", "blimp", "tasks")
     evaluate = [sys.executable, "-m", "crammed", "evaluate", "MODEL", "--json"]
-    suite = [*evaluate, "--suite", "glue", "--data", str(glue), "--into", "MODEL.glue"]
+    small = [*evaluate, "--suite", "small", "--tasks", tasks, "--data", str(tasks_data)]
+    small += ["--protocol", "small", "--seeds", "1", "--no-untrained", "--into", "MODEL.small"]
     judges = {
         "blimp": [*evaluate, "--suite", "blimp", "--data", str(blimp), "--into", "MODEL.blimp"],
-        "glue": [*suite, "--tasks", tasks, "--seeds", "5", "--no-untrained"],
+        "tasks": small,
     }
     with _contest("hour", corpus, heldout, out, cores, judges) as contest:
         contestants = [
             Contestant(OURS, "ours", seconds, {"words": _words(ours)}, everything),
             Contestant(peer["name"], "peer", seconds, peer["settings"], everything),
         ]
-        plan = [(contestant, seed) for seed in range(seeds) for contestant in contestants]
-        last = [(_paper(contest, seconds, everything), seed) for seed in range(seeds)]
+        plan = _chosen(contestants, only, seeds)
+        asked = not only or PAPER in only
+        last = [(_paper(contest, seconds, everything), seed) for seed in range(seeds) if asked]
         contest.announce([*plan, *last])
         for stage in () if dry_run else (plan, last):
             list(contest.go(stage))
@@ -180,6 +180,17 @@ def _contest(
     judge = [sys.executable, str(HERE / "heldout_masked_lm.py"), "MODEL", "--data", str(heldout)]
     judges = {"heldout": judge, **judges}
     return Contest(out, name, corpus, heldout, [core_numbers(c) for c in cores], judges, NOMINAL)
+
+
+def _chosen(
+    contestants: list[Contestant], only: list[str] | None, seeds: int
+) -> list[tuple[Contestant, int]]:
+    """The turns of those that are named, seed after seed; `crammed-2022` has turns of its own."""
+    names = [*(contestant.name for contestant in contestants), PAPER]
+    if unknown := sorted(set(only or ()) - set(names)):
+        raise InputError(f"--only: choose from {'; '.join(names)}, not {'; '.join(unknown)}")
+    chosen = [each for each in contestants if not only or each.name in only]
+    return [(contestant, seed) for seed in range(seeds) for contestant in chosen]
 
 
 def _point(text: str) -> Json:

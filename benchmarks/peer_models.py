@@ -49,6 +49,7 @@ def _modernbert(
         local_attention=4 * length,  # no layer uses it, and a smaller one costs a mask
         rope_parameters={"full_attention": rotary, "sliding_attention": rotary},
         sparse_prediction=True,
+        classifier_pooling="mean",  # which is what ours is read by when fine-tuned
         pad_token_id=specials.pad,
         cls_token_id=specials.cls,
         sep_token_id=specials.sep,

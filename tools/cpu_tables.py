@@ -27,7 +27,7 @@ USUAL = {
     "beta2": 0.98,
 }
 """Settings of the peer that a sweep shows where they vary, and what they are if it names none."""
-JUDGES = ("heldout", "blimp", "glue")
+JUDGES = ("heldout", "blimp", "glue", "tasks")
 
 COUNTS = "counts of n-grams"
 """What `benchmarks/ngram.py` measures, whose results are in ngram*.json."""

@@ -173,9 +173,10 @@ def test_the_hour_has_the_best_peer_and_the_paper_in_our_size(stage: Stage, tmp_
     typed_twice = ["2x32:2e-3:8"] * 2
     assert len(stage.do("sweep", point=typed_twice, cores=["0", "1"])) == 1
     stage.do("ten_minutes", seeds=1)
-    (tmp_path / "glue").mkdir()
-    data = {"blimp": stage.options["heldout"], "glue": tmp_path / "glue"}
-    runs = stage.do("hour", **data, tasks="rte", seeds=2)
+    (tmp_path / "small").mkdir()
+    data = {"blimp": stage.options["heldout"], "tasks_data": tmp_path / "small"}
+    assert names(stage.do("hour", **data, only=["ours"])) == [("ours", 0)]
+    runs = stage.do("hour", **data, tasks="trec", seeds=2)
     paper = "crammed-2022, small form"
     turns = [(name, seed) for seed in (0, 1) for name in ("ours", "ModernBERT 2x32")]
     assert names(runs) == [*turns, (paper, 0), (paper, 1)]
