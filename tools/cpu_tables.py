@@ -104,7 +104,7 @@ def sweep_table(name: str) -> str:
 def hour_table(name: str) -> str:
     """Held-out loss, BLiMP and fine-tuning scores after an hour of training."""
     runs = _runs(name, "hour")
-    tasks = list(next((_tasks(run) for run in runs if "glue" in run), {}))
+    tasks = list(next(filter(None, map(_tasks, runs)), {}))
     whole = max(run["seconds"] for run in runs)
     trials = sorted((run for run in runs if run["seconds"] < whole), key=_both)
     rows = []
@@ -112,10 +112,11 @@ def hour_table(name: str) -> str:
         of = [run for run in runs if run["name"] == who]
         losses = [_average([run["heldout"][rate] for run in of], ".3f") for rate in RATES]
         blimp = _average([r["blimp"]["suites"]["blimp"]["blimp"] for r in of if "blimp" in r])
-        scores = [_average([_tasks(r)[t]["median"] for r in of if "glue" in r]) for t in tasks]
+        scored = [judged for run in of if (judged := _tasks(run))]
+        scores = [_average([judged[task]["median"] for judged in scored]) for task in tasks]
         cells = (who, _minutes(of[0]), *_size(of), str(len(of)), *losses, blimp, *scores)
         rows.append(row_of(*cells))
-    metrics = {"cola": "CoLA", "mrpc": "MRPC", "rte": "RTE"}
+    metrics = {"cola": "CoLA", "mrpc": "MRPC", "rte": "RTE", "sst2": "SST-2", "trec": "TREC"}
     official = [r["blimp"]["suites"]["blimp"]["official"] for r in runs if "blimp" in r]
     grammar = "BLiMP" if all(official) else "BLiMP, partial"
     head = (
@@ -222,8 +223,9 @@ def _both(run: Run) -> float:
 
 
 def _tasks(run: Run) -> dict[str, Any]:
-    tasks: dict[str, Any] = run["glue"]["suites"]["glue"]["tasks"]
-    return tasks
+    """The scores of a run on tasks, by name; older records have them under another name."""
+    suites = (run.get("tasks") or run.get("glue") or {"suites": {}})["suites"].values()
+    return {name: score for suite in suites for name, score in suite["tasks"].items()}
 
 
 def _size(runs: list[Run]) -> tuple[str, str, str]:

@@ -62,7 +62,8 @@ class Stage:
         if "--suite" in words:
             suite = words[words.index("--suite") + 1]
             tasks = {"rte": {"metric": "accuracy", "median": 52.5}}
-            found = {"blimp": 61.5} if suite == "blimp" else {"tasks": tasks}
+            grammar = {"blimp": 61.5, "official": False}
+            found = grammar if suite == "blimp" else {"tasks": tasks}
             return {"model": "where it lay", "suites": {suite: found}}
         if words[1].endswith("heldout_masked_lm.py"):
             loss = 4.0 + len(self.calls) / 100
@@ -169,7 +170,9 @@ def test_a_contest_continues_with_what_is_missing(
     assert {**again[1], "heldout": None} == {**first[1], "heldout": None}
 
 
-def test_the_hour_has_the_best_peer_and_the_paper_in_our_size(stage: Stage, tmp_path: Path) -> None:
+def test_the_hour_has_the_best_peer_and_the_paper_in_our_size(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     typed_twice = ["2x32:2e-3:8"] * 2
     assert len(stage.do("sweep", point=typed_twice, cores=["0", "1"])) == 1
     stage.do("ten_minutes", seeds=1)
@@ -183,6 +186,10 @@ def test_the_hour_has_the_best_peer_and_the_paper_in_our_size(stage: Stage, tmp_
     assert "model.width=32" in runs[-1]["settings"]["words"]
     assert runs[1]["blimp"]["suites"]["blimp"]["blimp"] == 61.5
     assert "where it lay" not in json.dumps(runs)
+    monkeypatch.setattr(layout, "RECORDS", tmp_path)
+    table = cpu_tables.hour_table(stage.out.name)
+    assert "| BLiMP, partial | RTE |" in table
+    assert table.count("| 61.5 | 52.5 |") == 3
 
 
 def test_two_lanes_train_side_by_side(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
