@@ -45,8 +45,3 @@ def read_journal(file: Path) -> list[Operation]:
     if not file.exists():
         return []
     return [Operation(**json.loads(line)) for line in file.read_text("utf-8").splitlines()]
-
-
-def changes(journal: list[Operation]) -> list[Operation]:
-    """The operations that changed something."""
-    return [each for each in journal if each.kind in CHANGES]
