@@ -38,8 +38,7 @@ Run = dict[str, Any]
 def contest_table(name: str) -> str:
     """The contestants by loss, and how ours does in a part of the time."""
     runs = _runs(name, "ten-minutes")
-    peers = [run for run in runs if run["maker"] == "peer"]
-    best = {rate: _best(peers, rate) for rate in RATES}
+    best = {rate: _best(runs, rate) for rate in RATES}
     against = {rate: _compared(runs, best[rate]) for rate in RATES}
     rows = []
     for row in against[RATES[0]].values():
@@ -61,8 +60,7 @@ def contest_table(name: str) -> str:
 def answer_table(name: str) -> str:
     """The contest in a few lines: ours, in parts of the time too, the best peer, and the floor."""
     runs, rate = _runs(name, "ten-minutes"), RATES[0]
-    peers = [run for run in runs if run["maker"] == "peer"]
-    best = _best(peers, rate)
+    best = _best(runs, rate)
     rows = []
     for each in ("ours", *reversed(PARTS), best):
         if loss := _alone(runs, each, rate, best):
@@ -211,10 +209,11 @@ def _alone(runs: list[Run], name: str, rate: str, best: str) -> dict[str, Any] |
 
 
 def _best(runs: list[Run], rate: str) -> str:
-    """The contestant with the lowest mean loss."""
+    """The peer with the lowest mean loss."""
     losses: dict[str, list[float]] = {}
     for run in runs:
-        losses.setdefault(run["name"], []).append(run["heldout"][rate])
+        if run["maker"] == "peer":
+            losses.setdefault(run["name"], []).append(run["heldout"][rate])
     return min(losses, key=lambda name: statistics.fmean(losses[name]))
 
 
