@@ -90,14 +90,10 @@ def filled(head: str, rows: list[str]) -> tuple[str, list[str]]:
     return lines[0], lines[1:]
 
 
-def rule(head: str) -> str:
-    """The line below a table's first line."""
-    return "|".join(["", *["---"] * (head.count("|") - 1), ""])
-
-
 def table(head: str, rows: Iterable[str], *below: str) -> str:
     """A table, given its first line and the others, and paragraphs below it."""
-    return "\n\n".join(["\n".join([head, rule(head), *rows]), *below]) + "\n"
+    rule = "|".join(["", *["---"] * (head.count("|") - 1), ""])
+    return "\n\n".join(["\n".join([head, rule, *rows]), *below]) + "\n"
 
 
 def wrapped(*sentences: str, below: str = "") -> str:

@@ -48,16 +48,14 @@ def experiments_table(*names: str) -> str:
     )
     rows = []
     for name in names:
-        asks = (read_study(name).description or "").rstrip(".")
+        asks = read_study(name).description.rstrip(".")
         if (record := _latest(name)) is None:
             rows.append(row_of(name, asks, "", "", "", "Not measured yet."))
             continue
         link = f"[{name}](../records/{record.name}/README.md)"
         said = [_said(record, who) for who in ("The paper", "Ours")]
         values = _study_of(record.name)
-        rows.append(
-            row_of(link, asks, *said, *map(_once, (equal_text, _verdict), (values, values)))
-        )
+        rows.append(row_of(link, asks, *said, _once(equal_text, values), _once(_verdict, values)))
     return table(head, rows, _same_baselines(names))
 
 
