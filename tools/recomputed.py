@@ -25,7 +25,7 @@ def parts(study: Json) -> dict[str, Json]:
     """The study at each of its budgets at which a run has finished, by label."""
     base = study["baseline"]
     if not study.get("budgets"):
-        return {"": {**study, "arms": study["arms"]}}
+        return {"": study}
     found = {}
     for label in study["budgets"]:
         arms = {a.rsplit("@", 1)[0]: e for a, e in study["arms"].items() if a.endswith(f"@{label}")}
