@@ -23,7 +23,7 @@ class Operation:
     Attributes:
         process: number of the process: 0 for the command, from 1 for those that it starts.
         number: the operation's number in its process, from 1; 0 for a remark.
-        kind: one of `CHANGES`, or a remark: ``begin`` (of a process), ``read``, ``update``,
+        kind: one of `CHANGES`, or a remark: ``begin`` (of a process), ``read``, ``synced``,
             ``fault``.
         path: what was operated on, relative to the world.
         to: the new name, for ``rename``.
