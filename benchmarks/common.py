@@ -146,11 +146,6 @@ def crammed(*words: str) -> Json:
     return values
 
 
-def losses_text(heldout: Json) -> str:
-    """``3.210 at 15 %, 3.105 at 25 %``."""
-    return f"{heldout['loss@0.15']:.3f} at 15 %, {heldout['loss@0.25']:.3f} at 25 %"
-
-
 def seconds_of(device: Device, work: Callable[[], object]) -> float:
     """Seconds that `work` takes on the device, from idle to idle."""
     device.synchronize()

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from common import Json, losses_text
+from common import Json
 from crammed.config import ComputeConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import CrammedError, InputError
@@ -311,10 +311,7 @@ def _shape(folder: Path) -> Json:
 
 def _scores(printed: Json) -> Json:
     """What a judge found, without the path of the model."""
-    if "suites" not in printed:
-        return printed
-    suites: Json = printed["suites"]
-    return {"suites": suites}
+    return {"suites": printed["suites"]} if "suites" in printed else printed
 
 
 def mean_loss(run: Json) -> float:
@@ -324,7 +321,9 @@ def mean_loss(run: Json) -> float:
 
 
 def _line(run: Json) -> str:
-    return f"{run['name']}, seed {run['seed']}: {losses_text(run['heldout'])}"
+    loss = run["heldout"]
+    shown = f"{loss['loss@0.15']:.3f} at 15 %, {loss['loss@0.25']:.3f} at 25 %"
+    return f"{run['name']}, seed {run['seed']}: {shown}"
 
 
 def _slug(name: str) -> str:
