@@ -41,6 +41,9 @@ class HuggingFaceBackbone:
     Args:
         folder: contains config.json, the weights and the tokenizer.
 
+    Attributes:
+        config: as transformers reads it.
+
     Raises:
         InputError: one of these is missing or damaged, or needs something that is not installed or
             not allowed.
@@ -57,7 +60,7 @@ class HuggingFaceBackbone:
         self._trust = {"trust_remote_code": trust_remote_code}
         self._kept: dict[str, dict[str, Tensor]] = {}
         with loading(name, "configuration"):
-            self._config = transformers.AutoConfig.from_pretrained(folder, **self._trust)
+            self.config: Any = transformers.AutoConfig.from_pretrained(folder, **self._trust)
         check_tokenizer_files(folder)
         with loading(name, "tokenizer"):
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **self._trust)
@@ -67,7 +70,7 @@ class HuggingFaceBackbone:
                 f"the weights of {name} do not match its config.json: they lack {_some(lost)}"
             )
         self.parameters = self._count(base)
-        self.width: int | None = getattr(self._config, "hidden_size", None)
+        self.width: int | None = getattr(self.config, "hidden_size", None)
         self.max_length = self.trained_length = self._longest(base)
         with loading(name, "tokenizer"):  # transformers looks up special tokens only here
             self._check_tokenizer(base)
@@ -85,28 +88,17 @@ class HuggingFaceBackbone:
             self._library.no_padding()
         takes = inspect.signature(base.forward).parameters
         self._types = (
-            typed and "token_type_ids" in takes and getattr(self._config, "type_vocab_size", 2) > 1
+            typed and "token_type_ids" in takes and getattr(self.config, "type_vocab_size", 2) > 1
         )
 
     def tokenize(self, texts: Sequence[Texts], max_length: int, *, words: bool) -> Tokenized:
         check_length(max_length, self)
+        about: Any = {"types": self._types, "words": words, "filler": self.pad}
         with loading(self.name, "tokenizer"):  # a damaged one may fail at some texts alone
-            return self._tokenized(texts, max_length, words)
-
-    def _tokenized(self, texts: Sequence[Texts], max_length: int, words: bool) -> Tokenized:
-        if self._library is None:
-            return by_python(
-                self.tokenizer, texts, max_length, types=self._types, words=words, filler=self.pad
-            )
-        return by_library(
-            self._library,
-            texts,
-            max_length,
-            types=self._types,
-            words=words,
-            filler=self.pad,
-            unknown=self.tokenizer.unk_token,
-        )
+            if self._library is None:
+                return by_python(self.tokenizer, texts, max_length, **about)
+            unknown = self.tokenizer.unk_token
+            return by_library(self._library, texts, max_length, unknown=unknown, **about)
 
     def plain_ids(self, text: str) -> Sequence[int]:
         if self._library is None:
@@ -118,7 +110,7 @@ class HuggingFaceBackbone:
         if untrained is None:
             model, _ = self._load("AutoModel")
         else:
-            model = self._untrained("AutoModel", self._config, untrained)
+            model = self._untrained("AutoModel", self.config, untrained)
         return _Wrapped(model.eval(), _HIDDEN)
 
     def encoder_to_train(self, seed: int, dropout: float) -> nn.Module:
@@ -146,7 +138,7 @@ class HuggingFaceBackbone:
 
     def _to_tune(self, kind: str, seed: int, trained: bool, dropout: float, **settings: int) -> Any:
         """A model of this class in training mode, as of `classifier`."""
-        config = deepcopy(self._config)
+        config = deepcopy(self.config)
         config.update({**dict.fromkeys(self.dropouts(), dropout), **settings})
         model = self._untrained(kind, config, seed)
         if trained:
@@ -179,17 +171,12 @@ class HuggingFaceBackbone:
         """The weights that a class loads from the folder, except a classifier's last layer."""
         # If the folder holds a classifier, asking for one more label than it has excludes that.
         model, lost = self._load(
-            kind, num_labels=self._config.num_labels + 1, ignore_mismatched_sizes=True
+            kind, num_labels=self.config.num_labels + 1, ignore_mismatched_sizes=True
         )
         return {key: tensor for key, tensor in model.state_dict().items() if key not in lost}
 
-    @property
-    def config(self) -> Any:
-        """The configuration, as transformers reads it."""
-        return self._config
-
     def dropouts(self) -> dict[str, float]:
-        values = self._config.to_dict().items()  # ESM's `token_dropout` is a switch, and no rate
+        values = self.config.to_dict().items()  # ESM's `token_dropout` is a switch, and no rate
         return {k: v for k, v in values if _DROPOUT.fullmatch(k) and type(v) in (int, float)}
 
     def encoder_dropouts(self) -> dict[str, float]:
@@ -219,7 +206,7 @@ class HuggingFaceBackbone:
         return HuggingFaceMaskedLM(model.to(device).eval())
 
     def untrained_masked_lm(self, device: torch.device) -> SparseMaskedLM:
-        model = self._untrained("AutoModelForMaskedLM", self._config, 0)
+        model = self._untrained("AutoModelForMaskedLM", self.config, 0)
         return HuggingFaceMaskedLM(model.to(device).eval())
 
     def _load(self, kind: str, seed: int | None = None, **more: Any) -> tuple[Any, set[str]]:
@@ -263,7 +250,7 @@ class HuggingFaceBackbone:
 
         with loading(self.name, "model"), torch.device("meta"):
             model: nn.Module = transformers.AutoModelForMaskedLM.from_config(
-                self._config, **self._trust
+                self.config, **self._trust
             )
         return model
 
@@ -271,7 +258,7 @@ class HuggingFaceBackbone:
         """The lowest limit that tokenizer, configuration or position table imposes."""
         known = [
             self.tokenizer.model_max_length,
-            getattr(self._config, "max_position_embeddings", None),
+            getattr(self.config, "max_position_embeddings", None),
         ]
         for key, module in base.named_modules():
             if key.endswith("position_embeddings") and isinstance(module, nn.Embedding):
