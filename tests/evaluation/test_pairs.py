@@ -12,7 +12,7 @@ from torch import Tensor
 
 from crammed.data.corpus import Corpus
 from crammed.evaluation import suite
-from crammed.evaluation.backbones.huggingface import inner
+from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone, inner
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.finetuning.vectors import MATCHED, PairClassifier
@@ -77,6 +77,7 @@ def test_hidden_states_stand_in_for_a_first_layer_that_is_not_shown(
 ) -> None:
     run = load_trained(make_model(tmp_path / "run", corpus, 0))
     backbone = BackboneSpec(str(export(run, tmp_path / "export").path)).load()
+    assert isinstance(backbone, HuggingFaceBackbone)
     ends = backbone.encoder_ends()
     given = batch(backbone.tokenize(TEXTS, 16, words=False), [0, 1, 2], backbone.pad, 16)
     shown = ends(*given).chunk(2, -1)

@@ -81,15 +81,12 @@ class Backbone(Protocol):
         """
         ...
 
-    def encoder_ends(self) -> nn.Module:
+    def encoder_ends_to_tune(self, seed: int, *, trained: bool, dropout: float = 0.0) -> nn.Module:
         """As `encoder`, but [B, S, 2 * D]: what the first layer reads beside the hidden states.
 
-        An encoder that does not show what its first layer reads gives its hidden states twice.
+        It is in training mode, and the arguments are those of `classifier`. An encoder that does
+        not show what its first layer reads gives its hidden states twice.
         """
-        ...
-
-    def encoder_ends_to_tune(self, seed: int, *, trained: bool, dropout: float = 0.0) -> nn.Module:
-        """As `encoder_ends`, in training mode; the arguments are those of `classifier`."""
         ...
 
     def classifier(

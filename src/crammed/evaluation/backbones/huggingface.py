@@ -123,6 +123,7 @@ class HuggingFaceBackbone:
         return _Wrapped(model, _HIDDEN)
 
     def encoder_ends(self) -> nn.Module:
+        """As `encoder_ends_to_tune`, with the weights in the folder, in evaluation mode."""
         model, _ = self._load("AutoModel")
         return _Wrapped(model.eval(), _ends, output_hidden_states=True)
 

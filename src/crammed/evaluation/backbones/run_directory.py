@@ -77,9 +77,6 @@ class RunBackbone:
         model: Any = self.classifier(1, untrained, trained=False, every_token=False)
         return _Encoder(model.encoder).eval()
 
-    def encoder_ends(self) -> nn.Module:
-        return _Ends(self._final.masked_lm(torch.device("cpu")).encoder)
-
     def encoder_ends_to_tune(self, seed: int, *, trained: bool, dropout: float = 0.0) -> nn.Module:
         model: Any = self.classifier(1, seed, trained=trained, every_token=False, dropout=dropout)
         return _Ends(model.encoder)

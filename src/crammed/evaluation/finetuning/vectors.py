@@ -45,7 +45,7 @@ class PairClassifier(nn.Module):
     2016). The root of the width gives elements the scale that a norm leaves.
 
     Args:
-        encoder: (ids, mask, types) -> [2 * B, S, 2 * width], as `Backbone.encoder_ends`.
+        encoder: (ids, mask, types) -> [2 * B, S, 2 * width], as `Backbone.encoder_ends_to_tune`.
         dropout: of what the linear layer reads.
         seed: decides the layer's weights.
     """
