@@ -44,13 +44,9 @@ def judged(suite: Suite, folders: Mapping[str, Path]) -> dict[str, dict[str, Any
         each = {way: scores[name] for way, scores in tasks.items()}
         metric = next(iter(each.values()))["metric"]
         failed = [f"{way}: {score['failed']}" for way, score in each.items() if "failed" in score]
-        if failed:
-            found[name] = {"metric": metric, "failed": failed[0]}
-        else:
-            found[name] = {
-                "metric": metric,
-                **_judged(each, {b[1:] for b in behind if b[0] == name}),
-            }
+        worse = {(way, other) for number, way, other in behind if number == name}
+        said: dict[str, Any] = {"failed": failed[0]} if failed else _judged(each, worse)
+        found[name] = {"metric": metric, **said}
     return found
 
 
