@@ -209,4 +209,4 @@ def _without_finetuning(
     with progress.task("held-out loss") as task:
         scores = heldout_score(backbone, file, device.torch, **own)
         task.update(1, f"{scores['loss@0.15']:.3f} at 15 %, {scores['loss@0.25']:.3f} at 25 %")
-    return dict(scores)
+    return scores

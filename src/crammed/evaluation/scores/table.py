@@ -290,11 +290,6 @@ def blimp_table(scores: Json) -> Table:
     for name, value in published()["blimp"].items() if scores["official"] else ():
         table.add_row(name, f"{value:.1f}", style="dim")
     table.add_section()
-    for name, value in by_size(scores["phenomena"]):
+    for name, value in sorted(scores["phenomena"].items(), key=lambda item: -item[1]):
         table.add_row(name.replace("_", " "), f"{value:.1f}")
     return table
-
-
-def by_size(shares: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Sorted by share, largest first."""
-    return sorted(shares.items(), key=lambda item: -item[1])
