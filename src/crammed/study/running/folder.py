@@ -144,7 +144,10 @@ class Chooser:
                 self.chosen[arm] = before
                 return with_values(asked.config, before["values"])
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise _no_results(self._out) from error
+            raise InputError(
+                f"{self._out / RESULT} does not hold the results of a study: restore it from a "
+                "copy, or choose another --out"
+            ) from error
         made = self._choose(asked, rows)
         self.chosen[arm] = {
             "identity": wanted,
@@ -325,13 +328,6 @@ def _compare_words(old: list[str], new: list[str], arm: str, out: Path) -> None:
     if there != here:
         lists = (" ".join(sorted(words)) or "nothing" for words in (there - here, here - there))
         raise _another(out, "arm {}, {} there, {} here".format(arm, *lists))
-
-
-def _no_results(out: Path) -> InputError:
-    return InputError(
-        f"{out / RESULT} does not hold the results of a study: restore it from a copy, or choose "
-        "another --out"
-    )
 
 
 def _another(out: Path, difference: str) -> InputError:
