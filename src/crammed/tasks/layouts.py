@@ -37,6 +37,8 @@ _READERS: dict[str, Callable[[File], Records]] = {
     ".tsv": tsv_records,
     ".parquet": row_group_records,
 }
+_SUFFIXES = ".jsonl, .csv, .tsv, .parquet"
+"""Those that messages name."""
 _VALIDATION = ("validation", "dev", "val", "valid")
 """Interchangeable names of the validation split."""
 
@@ -88,8 +90,7 @@ def open_file(file: Path) -> FileSplit:
     if file == Path("-"):
         return FileSplit((Path("/dev/stdin"),))
     if _inner(file).suffix not in _READERS:
-        known = ", ".join(suffix for suffix in _READERS if suffix not in (".ndjson", ".json"))
-        raise InputError(f"{file} is of no known format: name a file that ends in {known}")
+        raise InputError(f"{file} is of no known format: name a file that ends in {_SUFFIXES}")
     if not file.is_file():
         raise InputError(f"no such file: {file}")
     return FileSplit((ordinary(file),))
@@ -126,9 +127,8 @@ class FolderData:
             has = f"it has: {', '.join(names)}" if names else "it has no folders at all"
             return f"{self.root} has no folder {' or '.join(folders)} ({has})"
         names = sorted(each.name for each in folder.iterdir())
-        suffixes = ", ".join(suffix for suffix in _READERS if suffix not in (".ndjson", ".json"))
         has = ", ".join(names) or "nothing"
-        return f"{folder} has no {split} split, as {suffixes} (it has: {has})"
+        return f"{folder} has no {split} split, as {_SUFFIXES} (it has: {has})"
 
     def _candidates(self, folders: Sequence[str]) -> Iterator[Path]:
         """Existing folders that may hold the task's splits, likeliest first."""
