@@ -13,6 +13,7 @@ nothing can be tested. If there are few exchanges, all are tried.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -44,7 +45,7 @@ class Cell:
 
     @property
     def mean(self) -> float:
-        return math.fsum(self.losses) / len(self.losses)
+        return statistics.fmean(self.losses)
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def compare_types(cells: Sequence[Cell], slope: float) -> Exchange | None:
     seeds = [each for each in used[0].seeds if all(each in cell.seeds for cell in used)]
     if not seeds:
         return None
-    x = np.array([_mean([math.log(cell.flops) for cell in block]) for block in whole])
+    x = np.array([statistics.fmean(math.log(cell.flops) for cell in block) for block in whole])
     logs = np.zeros((len(kinds), len(seeds), len(whole)))
     for place, block in enumerate(whole):
         for cell in block:
@@ -101,10 +102,6 @@ def compare_types(cells: Sequence[Cell], slope: float) -> Exchange | None:
         factor = math.exp(min(-shift / slope, 50.0)) if slope > 0.0 else None
         shifts[name] = 100 * math.expm1(shift), factor
     return Exchange(len(seeds), p, least, shifts)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
 
 
 def _tested(within: Numbers, x: Numbers, kinds: int) -> tuple[float, float]:
