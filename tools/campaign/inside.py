@@ -23,7 +23,6 @@ Fault = dict[str, Any]
 """What strikes, as `campaign.faults` draws it."""
 _WRITING = ("create", "write", "native", "mkdir")
 """Operations that need space on the disk."""
-_SIGNALS = {name: signal.Signals[name] for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")}
 PATIENCE = 8.0
 """Seconds that a process waits for another that hangs, in place of half an hour."""
 LONGEST_DELAY = 1.0
@@ -93,7 +92,7 @@ def _signalled(fault: Fault, layer: Layer, kind: str, path: str) -> None:
     layer.remark("fault")
     if kind == "write" and fault["signal"] == "SIGKILL":
         raise Torn
-    os.kill(os.getpid(), _SIGNALS[fault["signal"]])
+    os.kill(os.getpid(), signal.Signals[fault["signal"]])
 
 
 def _full_disk(fault: Fault, layer: Layer, kind: str, path: str) -> None:
@@ -149,7 +148,7 @@ def _arm(fault: Fault, layer: Layer) -> None:
     if fault["kind"] == "poison":
         _poison(fault["update"], layer)
     if "after" in fault:
-        timer = threading.Timer(fault["after"], _end, (_SIGNALS[fault["signal"]], layer))
+        timer = threading.Timer(fault["after"], _end, (signal.Signals[fault["signal"]], layer))
         timer.daemon = True
         timer.start()
     for how, end in (("stuck", signal.SIGSTOP), ("dies", signal.SIGKILL)):
