@@ -47,10 +47,9 @@ def in_seconds(
     before = read_result(out).paces
     if budget.kind != "time" or (not before and any(runs_begun(out, arm) for arm in study.arms)):
         return study, {}
-    configs = {
-        arm: _counted(config_of(study, arm, corpora, budget, threads), corpora)
-        for arm in study.arms
-    }
+    configs = {arm: config_of(study, arm, corpora, budget, threads) for arm in study.arms}
+    for arm, config in configs.items():
+        configs[arm] = in_vocabulary(config, corpora.vocabulary(config.corpus))
     own = {arm: split(words, budget) for arm, words in study.arms.items()}
     missing = [arm for arm, (_, limit) in own.items() if limit.kind == "time"]
     paces = {arm: before[arm] for arm in study.arms if arm in before and arm not in missing}
@@ -67,10 +66,6 @@ def in_seconds(
             updates = factor * budget.limit / seconds
             arms[arm] = (*own[arm][0], f"{LIMIT}{updates * _of_update(configs[arm]):.6g}flop")
     return study.model_copy(update={"arms": arms}), paces
-
-
-def _counted(config: RunConfig, corpora: Corpora) -> RunConfig:
-    return in_vocabulary(config, corpora.vocabulary(config.corpus))
 
 
 def _side_by_side(configs: Mapping[str, RunConfig], progress: Progress) -> dict[str, UpdateTime]:
