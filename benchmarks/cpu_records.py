@@ -103,8 +103,7 @@ def ten_minutes(
 ) -> None:
     """Ours, ours in a fifth and a tenth of the time, and the peers."""
     words = {"words": _words(ours)}
-    alone = only and {*SHARES, PAPER}.issuperset(only)
-    best = {} if alone else best_points(_finished(out, "sweep"))
+    best = {} if _only_ours(only) else best_points(_finished(out, "sweep"))
     contestants = [
         *(Contestant(name, "ours", seconds / part, words) for name, part in SHARES.items()),
         *(Contestant(name, "peer", seconds, point) for name, point in best.items()),
@@ -145,7 +144,7 @@ def hour(
     """Ours, the best peer, and the paper's recipe in our size."""
     if not blimp.is_file() or not tasks_data.is_dir():
         raise InputError("--blimp must name a file of pairs, and --tasks-data a folder of tasks")
-    peer = _best_peer(_finished(out, "ten-minutes"))
+    peers = [] if _only_ours(only) else [_best_peer(_finished(out, "ten-minutes"))]
     everything = ("heldout", "blimp", "tasks")
     evaluate = [sys.executable, "-m", "crammed", "evaluate", "MODEL", "--json"]
     small = [*evaluate, "--suite", "small", "--tasks", tasks, "--data", str(tasks_data)]
@@ -157,7 +156,7 @@ def hour(
     with _contest("hour", corpus, heldout, out, cores, judges) as contest:
         contestants = [
             Contestant(OURS, "ours", seconds, {"words": _words(ours)}, everything),
-            Contestant(peer["name"], "peer", seconds, peer["settings"], everything),
+            *(Contestant(p["name"], "peer", seconds, p["settings"], everything) for p in peers),
         ]
         plan = _chosen(contestants, only, seeds)
         asked = not only or PAPER in only
@@ -180,6 +179,11 @@ def _contest(
     judge = [sys.executable, str(HERE / "heldout_masked_lm.py"), "MODEL", "--data", str(heldout)]
     judges = {"heldout": judge, **judges}
     return Contest(out, name, corpus, heldout, [core_numbers(c) for c in cores], judges, NOMINAL)
+
+
+def _only_ours(only: list[str] | None) -> bool:
+    """Whether no peer takes part, so that none need have been tried before."""
+    return bool(only) and {*SHARES, PAPER}.issuperset(only or ())
 
 
 def _chosen(

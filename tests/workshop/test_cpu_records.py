@@ -173,12 +173,14 @@ def test_a_contest_continues_with_what_is_missing(
 def test_the_hour_has_the_best_peer_and_the_paper_in_our_size(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "small").mkdir()
+    data = {"blimp": stage.options["heldout"], "tasks_data": tmp_path / "small"}
+    with pytest.raises(InputError, match="run ten-minutes with the same --out first"):
+        stage.do("hour", **data)
+    assert names(stage.do("hour", **data, only=["ours"])) == [("ours", 0)]
     typed_twice = ["2x32:2e-3:8"] * 2
     assert len(stage.do("sweep", point=typed_twice, cores=["0", "1"])) == 1
     stage.do("ten_minutes", seeds=1)
-    (tmp_path / "small").mkdir()
-    data = {"blimp": stage.options["heldout"], "tasks_data": tmp_path / "small"}
-    assert names(stage.do("hour", **data, only=["ours"])) == [("ours", 0)]
     runs = stage.do("hour", **data, tasks="trec", seeds=2)
     paper = "crammed-2022, small form"
     turns = [(name, seed) for seed in (0, 1) for name in ("ours", "ModernBERT 2x32")]
