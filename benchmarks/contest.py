@@ -137,7 +137,7 @@ class Contest:
         runs: list[Json] = self.values["runs"]
         return runs
 
-    def find(self, name: str, seed: int = 0) -> Json:
+    def find(self, name: str, seed: int) -> Json:
         """A run that has been trained, or an empty dictionary."""
         found = (each for each in self.runs if (each["name"], each["seed"]) == (name, seed))
         return next(found, {})

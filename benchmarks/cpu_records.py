@@ -5,7 +5,8 @@
     python benchmarks/cpu_records.py ten-minutes --corpus DIR --heldout FILE --out DIR --cores 0,1
         [--ours "crammed optim.name=muon"] [--seeds 3] [--only ours ...]
     python benchmarks/cpu_records.py hour --corpus DIR --heldout FILE --out DIR --cores 0,1
-        --blimp FILE --tasks-data DIR [--ours ...] [--seeds 1] [--only ours ...]
+        --blimp FILE --tasks-data DIR [--ours ...] [--seeds 1] [--first-seed 0]
+        [--only ours ...]
 
 `sweep` trains the peer (peer.py) at each point, LAYERSxWIDTH:RATE:ROWS and any other options of
 peer.py. Points that differ in shape, architecture, loop, optimizer or start are different peers;
@@ -16,11 +17,12 @@ best peer of `ten-minutes`, and that `crammed-2022`.
 
 Ours is `crammed pretrain` as a user types it, with a cold compiler cache, and pays for all that
 docs/rules.md charges; the peer pays for its training loop alone. All train on the rows of one
-corpus, in turn and on the same number of cores: seed 0 of everyone, then seed 1. With --cores given
-twice, such as --cores 0,1 --cores 2,3, two train side by side. A point with pace=N makes N updates
-for each second of the time, however long they take: those that an idle machine makes. All are
-judged by heldout_masked_lm.py, and in `hour` also by `crammed evaluate` on their Hugging Face
-folders: on BLiMP, and on tasks of the suite `small`.
+corpus, in turn and on the same number of cores: seed 0 of everyone, then seed 1. Two machines can
+share the seeds of an hour by --first-seed. With --cores given twice, such as --cores 0,1 --cores
+2,3, two train side by side. A point with pace=N makes N updates for each second of the time,
+however long they take: those that an idle machine makes. All are judged by heldout_masked_lm.py,
+and in `hour` also by `crammed evaluate` on their Hugging Face folders: on BLiMP, and on tasks of
+the suite `small`.
 
 Results are written to DIR/sweep.json, DIR/ten-minutes.json or DIR/hour.json after every step;
 repeating a command continues with what is missing. --dry-run only prints what that would cost.
@@ -108,7 +110,7 @@ def ten_minutes(
         *(Contestant(name, "ours", seconds / part, words) for name, part in SHARES.items()),
         *(Contestant(name, "peer", seconds, point) for name, point in best.items()),
     ]
-    plan = _chosen(contestants, only, seeds)
+    plan = _chosen(contestants, only, range(seeds))
     with _contest("ten-minutes", corpus, heldout, out, cores) as contest:
         asked = not only or PAPER in only
         last = [(_paper(contest, seconds), seed) for seed in range(seeds) if asked]
@@ -136,6 +138,7 @@ def hour(
     tasks_data: Annotated[Path, typer.Option(help="Folder of the tasks of `small`.")],
     ours: OursOption = "crammed",
     seeds: SeedsOption = 1,
+    first_seed: Annotated[int, typer.Option(min=0)] = 0,
     only: OnlyOption = None,
     seconds: SecondsOption = 3600.0,
     tasks: str = "sst2,trec,relations",
@@ -158,9 +161,10 @@ def hour(
             Contestant(OURS, "ours", seconds, {"words": _words(ours)}, everything),
             *(Contestant(p["name"], "peer", seconds, p["settings"], everything) for p in peers),
         ]
-        plan = _chosen(contestants, only, seeds)
+        turns = range(first_seed, first_seed + seeds)
+        plan = _chosen(contestants, only, turns)
         asked = not only or PAPER in only
-        last = [(_paper(contest, seconds, everything), seed) for seed in range(seeds) if asked]
+        last = [(_paper(contest, seconds, everything), seed) for seed in turns if asked]
         contest.announce([*plan, *last])
         for stage in () if dry_run else (plan, last):
             list(contest.go(stage))
@@ -187,14 +191,14 @@ def _only_ours(only: list[str] | None) -> bool:
 
 
 def _chosen(
-    contestants: list[Contestant], only: list[str] | None, seeds: int
+    contestants: list[Contestant], only: list[str] | None, seeds: range
 ) -> list[tuple[Contestant, int]]:
     """The turns of those that are named, seed after seed; `crammed-2022` has turns of its own."""
     names = [*(contestant.name for contestant in contestants), PAPER]
     if unknown := sorted(set(only or ()) - set(names)):
         raise InputError(f"--only: choose from {'; '.join(names)}, not {'; '.join(unknown)}")
     chosen = [each for each in contestants if not only or each.name in only]
-    return [(contestant, seed) for seed in range(seeds) for contestant in chosen]
+    return [(contestant, seed) for seed in seeds for contestant in chosen]
 
 
 def _point(text: str) -> Json:
@@ -272,7 +276,8 @@ def _paper(contest: Contest, seconds: float, judges: tuple[str, ...] = ("heldout
 
 def _small_form(contest: Contest) -> Json:
     """`crammed-2022` as studies scale it down, with the size and batch of our run."""
-    if not (run := contest.find(OURS)):
+    run = next((each for each in contest.runs if each["name"] == OURS), None)
+    if run is None:
         raise InputError(f"crammed-2022 takes the size of our run: let {OURS!r} finish first")
     ours, full = run["train"], load_config("crammed-2022")
     shape = [f"model.{key}={ours[key]}" for key in ("layers", "width", "head_dim")]
