@@ -26,6 +26,8 @@ from prepare import MEGA, bytes_of, config_of
 STAGES = {
     "read": "reading and cleaning",
     "_repeated": "duplicates",
+    "_marked": "duplicates",
+    "_linked": "duplicates",
     "_runs": "hashing held-out text",
     "select_shard": "selecting, and looking for copies of held-out text",
     "_copies": "selecting, and looking for copies of held-out text",
