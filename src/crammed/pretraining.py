@@ -271,9 +271,14 @@ def _heldout_sha256(corpus: Corpus, config: RunConfig) -> str:
 
 
 def result(run: Path) -> dict[str, Any]:
-    """The result of the finished run in a folder, as ``--json`` prints it."""
+    """The result of the finished run in a folder, as ``--json`` prints it.
+
+    Raises:
+        InputError: it has not finished.
+    """
     summary = read_summary(run)
-    assert summary is not None
+    if summary is None:
+        raise InputError(f"{run} has not finished: repeat its command")
     values = summary.values()
     report, unshown = run / "report.html", ("schema", "fill_mask", "accounts")
     return {

@@ -49,12 +49,10 @@ def blimp_score(
     sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
     scores = sentence_scores(backbone, sentences, device, progress)
     right = scores[0::2] > scores[1::2]
-    by: dict[str, dict[str, list[bool]]] = {}
-    for kind in ("field", "phenomenon", "paradigm"):
-        groups: dict[str, list[bool]] = defaultdict(list)
-        for pair, correct in zip(pairs, right.tolist(), strict=True):
+    by = {kind: defaultdict[str, list[bool]](list) for kind in ("field", "phenomenon", "paradigm")}
+    for pair, correct in zip(pairs, right.tolist(), strict=True):
+        for kind, groups in by.items():
             groups[getattr(pair, kind)].append(correct)
-        by[kind] = groups
     paradigms = by["paradigm"]
     sizes = {len(group) for group in paradigms.values()}
     return {
@@ -96,7 +94,7 @@ def sentence_scores(
 
     Raises:
         InputError: a sentence is longer than the model allows, or the model has no
-            masked-language-model head or no mask token.
+            masked-language-model head or no mask token, or computes no finite numbers.
     """
     if backbone.mask is None:
         raise InputError(f"the tokenizer of {backbone.name} has no mask token, which BLiMP needs")
@@ -124,6 +122,8 @@ def sentence_scores(
                 np.add.at(scores, members[sentence[chosen]], values)
                 bar.update(done + start * int(length), f"{len(sentences):,} sentences")
             done += ids.size * int(length)
+    if not np.isfinite(scores).all():
+        raise InputError(f"{backbone.name} computes no finite numbers: evaluate another model")
     return scores
 
 

@@ -181,9 +181,10 @@ def _suite_of(request: Request) -> Suite | None:
     suite = None if request.suite in WITHOUT_FINETUNING else load_suite(request.suite)
     if request.submission is not None and not (suite and any(t.test for t in suite.tasks.values())):
         raise InputError(f"no leaderboard takes a submission of {request.suite}")
-    for option in ("tasks", "seeds", "jobs"):
-        if suite is None and getattr(request, option) is not None:
-            raise InputError(f"--{option} does nothing for {request.suite}: leave it out")
+    idle = {name: getattr(request, name) is not None for name in ("tasks", "seeds", "jobs")}
+    idle |= {"no-untrained": not request.untrained, "dtype": request.compute.dtype != "auto"}
+    if suite is None and (given := [name for name, value in idle.items() if value]):
+        raise InputError(f"--{given[0]} does nothing for {request.suite}: leave it out")
     if request.twins is not None and not (suite and request.untrained):
         raise InputError("no untrained model is fine-tuned, so leave out --untrained-in")
     if request.twins is not None and request.twins.exists() and not request.twins.is_dir():

@@ -105,8 +105,7 @@ class EvaluationFolder:
             "max_length": backbone.max_length,
         }
         settings = protocol.hyperparameters()
-        described = folder / "evaluation.json"
-        found = read_json(described)
+        described, found = folder / "evaluation.json", _described(folder)
         if found is None and folder.exists() and any(_visible(folder)):
             raise InputError(f"{folder} is not an evaluation folder: choose another")
         if found is not None:
@@ -236,6 +235,25 @@ def _refuse_other(
         )
 
 
+def _described(folder: Path) -> dict[str, Any] | None:
+    """What the folder is of; None if it is no evaluation folder.
+
+    Raises:
+        InputError: its file is damaged.
+    """
+    found = read_json(folder / "evaluation.json")
+    if found is None:
+        return None
+    model = found.get("model")
+    whole = isinstance(model, dict) and {"name", "sha256"} <= model.keys()
+    if whole and isinstance(found.get("protocol"), dict):
+        return found
+    raise InputError(
+        f"{folder / 'evaluation.json'} is damaged: it says no model or no protocol; restore it "
+        "from a copy"
+    )
+
+
 def read_scores(folder: Path) -> dict[str, Any]:
     """``{"schema", "model", "protocol", "suites": {name: scores}}`` of an evaluation folder.
 
@@ -244,11 +262,11 @@ def read_scores(folder: Path) -> dict[str, Any]:
     Raises:
         InputError: it is not an evaluation folder, or its scores are damaged.
     """
-    described = read_json(folder / "evaluation.json")
+    described = _described(folder)
     if described is None:
         raise InputError(f"{folder} holds no evaluation: evaluate that model first")
     try:
-        scores = read_json(folder / "scores.json") or {**described, "suites": {}}
+        scores = {**described, **(read_json(folder / "scores.json") or {"suites": {}})}
     except InputError:
         scores = {}
     if not _are_scores(scores):

@@ -12,6 +12,7 @@ from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crammed.evaluation.finetuning.probing import linear_outputs
 from crammed.evaluation.scores.bootstrap import mean_measure
@@ -69,18 +70,20 @@ def _fitted(task: Task, data: TaskData) -> dict[str, Outputs]:
     vectorizer = _vectorizer(train).fit([text for texts in train.texts for text in texts])
     first = next(iter(data.scored))
     cut = len(train) - max(1, len(train) // 5)
-    beginning, end = taken(train, np.arange(cut)), taken(train, np.arange(cut, len(train)))
+    end = taken(train, np.arange(cut, len(train)))
+    given, begin = _features(vectorizer, train), cut * train.choices
+    known, held, labels = given[:begin], given[begin:], train.labels
     with catch_warnings():
         simplefilter("ignore")  # of labels that no row has, and of steps that did not suffice
         judged = {
             strength: _score(
-                task, first, data, _outputs(vectorizer, task, data, beginning, end, strength), end
+                task, first, data, _outputs(task, data, known, labels[:cut], held, strength), end
             )
             for strength in _STRENGTHS
         }
         best = max(_STRENGTHS, key=lambda strength: judged[strength])
         return {
-            name: _outputs(vectorizer, task, data, train, rows, best)
+            name: _outputs(task, data, given, labels, _features(vectorizer, rows), best)
             for name, rows in data.scored.items()
         }
 
@@ -116,15 +119,20 @@ def _features(vectorizer: Any, rows: Rows) -> Any:
 
 
 def _outputs(
-    vectorizer: Any, task: Task, data: TaskData, train: Rows, rows: Rows, strength: float
+    task: Task,
+    data: TaskData,
+    given: Any,
+    labels: NDArray[np.float32],
+    wanted: Any,
+    strength: float,
 ) -> Outputs:
-    """Outputs for `rows`, shaped like those of a fine-tuned model."""
+    """Outputs for the features `wanted`, shaped like those of a fine-tuned model."""
     from sklearn.linear_model import LogisticRegression
 
-    given, wanted = _features(vectorizer, train), _features(vectorizer, rows)
     if task.kind != "choice":
-        return linear_outputs(task.kind, given, train.labels, wanted, data.outputs, strength)
+        return linear_outputs(task.kind, given, labels, wanted, data.outputs, strength)
+    choices = data.train.choices
     model = LogisticRegression(C=strength, max_iter=1000)  # of each answer: is it the right one?
-    right = np.arange(len(train) * train.choices) % train.choices
-    model.fit(given, right == np.repeat(train.labels, train.choices))
-    return np.asarray(model.decision_function(wanted)).reshape(len(rows), rows.choices)
+    right = np.arange(given.shape[0]) % choices
+    model.fit(given, right == np.repeat(labels, choices))
+    return np.asarray(model.decision_function(wanted)).reshape(-1, choices)

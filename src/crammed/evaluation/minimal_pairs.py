@@ -7,6 +7,7 @@ the same model with random weights.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +49,20 @@ def scores_of(
     pairs = [task for task in tasks if task.kind == PAIRS]
     if not pairs and scores is not None:
         return scores
-    folder = evaluator.folder
+    folder, backbone, device = evaluator.folder, evaluator.backbone, evaluator.numerics.device
+    models = {"": cache(partial(backbone.masked_lm, device))}  # loaded once, and only if needed
+    if evaluator.untrained:
+        models[", untrained"] = cache(partial(backbone.untrained_masked_lm, device))
     scores = folder.scores()["suites"].get(suite.name, {"tasks": {}})
     for task in pairs:
         found = read_pairs_of(task, data, suite)
+        for name in task.numbers:
+            scores["tasks"].pop(name, None)
         for words in left_out(task, found):
             evaluator.progress.line(f"note  {task.name}: {words}")
         for name, rows in found.items():
             try:
-                right = _both(evaluator, rows, name)
+                right = [_right(evaluator, rows, name + of, get()) for of, get in models.items()]
             except InputError as error:
                 scores["tasks"][name] = failed_json(task, name, str(error))
                 continue
@@ -65,19 +71,7 @@ def scores_of(
     return folder.save_tasks(suite, scores)
 
 
-def _both(evaluator: SuiteEvaluator, rows: Rows, name: str) -> list[Right]:
-    """Whether each pair is right, by the model and, if it is wanted, by the untrained one."""
-    backbone, device = evaluator.backbone, evaluator.numerics.device
-    right = [_right(evaluator, rows, name, None)]
-    if evaluator.untrained:
-        random = backbone.untrained_masked_lm(device)
-        right.append(_right(evaluator, rows, f"{name}, untrained", random))
-    return right
-
-
-def _right(
-    evaluator: SuiteEvaluator, rows: Rows, title: str, model: SparseMaskedLM | None
-) -> Right:
+def _right(evaluator: SuiteEvaluator, rows: Rows, title: str, model: SparseMaskedLM) -> Right:
     """Whether the good sentence of each pair has the higher score, [N]; a tie counts as wrong."""
     sentences = [sentence for pair in rows.texts for sentence in pair]
     device, progress = evaluator.numerics.device, evaluator.progress

@@ -295,9 +295,10 @@ class SuiteEvaluator:
     ) -> Scores:
         """Score the tasks whose jobs are finished, compute the means, and save both."""
         scores: Scores = self.folder.scores()["suites"].get(suite.name, {"tasks": {}})
-        # Models that share twins would each repeat the same linear model.
-        linear = self._linear(scores["tasks"], finished) if self.twins is None else {}
+        linear = self._linear(scores["tasks"], finished)
         for each in self.progress.track("scoring", finished, len(finished), unit="task"):
+            for name in each.task.numbers:  # one whose split is gone would be of another model
+                scores["tasks"].pop(name, None)
             scores["tasks"] |= self._score(suite, each)
         for name, score in linear.items():
             scores["tasks"][name] |= score
@@ -316,7 +317,8 @@ class SuiteEvaluator:
             known = {name: earlier.get(name, {}) for name in each.data.scored}
             if all(score.get("linear_of") == each.linear_key for score in known.values()):
                 found |= {n: {k: s[k] for k in ("linear", "linear_of")} for n, s in known.items()}
-            elif each.task.kind != "tokens":
+            # Models that share twins would each repeat the same linear model.
+            elif each.task.kind != "tokens" and self.twins is None:
                 new.append(each)
         if not new:
             return found

@@ -16,7 +16,7 @@ from torch import Tensor
 from crammed.config import ModelConfig
 from crammed.config.finetuning import dropout_at
 from crammed.data.tokenization.tokenizer import Specials
-from crammed.errors import CrammedError, InputError
+from crammed.errors import CrammedError, InputError, first_line
 from crammed.export import native
 from crammed.export.card import Metadata, model_card
 from crammed.export.onnx import check_onnx, write_onnx
@@ -254,13 +254,20 @@ def verify(final: TrainedModel, folder: Path, *, custom: bool) -> float | None:
         The largest difference; None where transformers is not installed.
 
     Raises:
+        InputError: the installed version of transformers cannot load it.
         CrammedError: the difference is above `TOLERANCE`.
     """
     try:
-        import transformers  # noqa: F401
+        import transformers
     except ImportError:
         return None
-    theirs_model = load_exported(folder, custom=custom)
+    try:
+        theirs_model = load_exported(folder, custom=custom)
+    except Exception as error:  # whatever another version of it may raise
+        raise InputError(
+            f"transformers {transformers.__version__} cannot load the export "
+            f"({first_line(error)}): pip install --upgrade transformers, then repeat the command"
+        ) from error
     length = min(512, final.trained_length)
     draw = torch.Generator().manual_seed(0)
     specials = Specials.of(final.tokenizer)

@@ -18,7 +18,6 @@ from crammed.evaluation.backbones.huggingface_files import is_weights, model_fil
 from crammed.files.regular import read_text
 from crammed.files.writing import read_json, write_json
 from crammed.model.trained import save_weights
-from crammed.tasks.rows import TaskData
 from crammed.tasks.task import Labels, Task
 
 DESCRIPTION, WEIGHTS = "task.json", "model.safetensors"
@@ -110,8 +109,3 @@ def write_model(folder: Path, source: Path, weights: Path, description: Descript
 def _beginning(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The weights whose names begin with a prefix, by the rest of their names."""
     return {n.removeprefix(prefix): each for n, each in weights.items() if n.startswith(prefix)}
-
-
-def labels_of(task: Task, data: TaskData) -> tuple[str, ...]:
-    """Names of a task's classes; numbers of the answers for kind choice without names."""
-    return data.labels or tuple(map(str, range(data.train.choices if task.choices else 0)))

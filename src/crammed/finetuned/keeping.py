@@ -25,7 +25,7 @@ from crammed.files.folders import check_vacant, new_folder
 from crammed.files.scratch import scratch_folder
 from crammed.files.writing import read_json, write_json, write_text
 from crammed.finetuned.card import describe
-from crammed.finetuned.folder import Description, labels_of, write_model
+from crammed.finetuned.folder import Description, write_model
 from crammed.finetuned.prediction import Predictor
 from crammed.model.trained import exported_model, has_trained_model
 from crammed.tasks.read import read_task, tasks_in
@@ -112,7 +112,7 @@ def _description(
     (scores,) = (each["tasks"] for each in result["suites"].values())
     return Description(
         task=task,
-        labels=labels_of(task, data),
+        labels=data.labels,
         max_length=result["max_length"],
         majority=data.train.majority_class() if task.kind == "tokens" else 0,
         apart=apart,

@@ -78,6 +78,8 @@ class Predictor:
                 f"{folder / DESCRIPTION} names {counted(description.outputs, 'label')}, but its "
                 f"model has {counted(given, 'output')}: fine-tune again"
             )
+        if not 0 <= description.majority < description.outputs:
+            raise InputError(f"{folder / DESCRIPTION} is damaged: fine-tune again")
         return cls(description, backbone, model.to(numerics.device), numerics)
 
     @property

@@ -14,7 +14,6 @@ from crammed.errors import InputError
 from crammed.formats.lines import CutShort, Faults, File, open_bytes, open_stored, read_faults
 from crammed.formats.streams import BUFFER
 
-_READ = 1 << 16  # bytes
 _LONGEST_NAME = 1 << 20
 """Bytes of a tar header that holds a name; it is read into memory."""
 
@@ -115,7 +114,7 @@ class _Ending:
 
     def has_more(self) -> bool:
         """Whether anything but zeros follows."""
-        return any(data.strip(b"\0") for data in iter(lambda: self._stream.read(_READ), b""))
+        return any(data.strip(b"\0") for data in iter(lambda: self._stream.read(BUFFER), b""))
 
 
 class _Header(tarfile.TarInfo):

@@ -82,7 +82,7 @@ def _pieces(
     left = lines.LARGEST + 1
     while line := read_line(stream):
         yield line if left > 0 else b"", 1
-        left -= len(line)
+        left -= len(line.decode(errors="ignore"))  # in characters, as `plain.divide` counts
         if not (to_blank_line and (begin + line).strip()):
             return
         begin = b""

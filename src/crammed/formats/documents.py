@@ -101,7 +101,7 @@ class ReadOptions:
         try:
             text = look_up(record, self.text_field)
         except KeyError:
-            names = " ".join(", ".join(columns or record).split())  # without line breaks
+            names = without_surrogates(" ".join(", ".join(columns or record).split()))  # on a line
             raise NoField(
                 f"{place}: no field {self.text_field!r} (it has: {names[:_MOST_SHOWN]}); choose "
                 "another with data.text_field=NAME"
@@ -385,9 +385,9 @@ READERS: dict[str, DocumentReader] = {
     ".tar": partial(_read_members, ".tar"),
 }
 _OTHER_SUFFIXES = {
-    **dict.fromkeys((".text",), ".txt"),
+    ".text": ".txt",
     **dict.fromkeys((".markdown", ".mdown"), ".md"),
     **dict.fromkeys((".htm", ".xhtml"), ".html"),
-    **dict.fromkeys((".wet",), ".warc"),
+    ".wet": ".warc",
     **dict.fromkeys((".tgz", ".tbz2", ".txz", ".tzst"), ".tar"),
 }

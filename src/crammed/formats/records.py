@@ -60,7 +60,7 @@ def json_line_records(numbered: Numbered, file: File, faults: Faults) -> Records
             if isinstance(line, InputError):
                 raise line
             line = line.removeprefix("\ufeff")  # of a file that was joined to another
-            if line.isspace():
+            if not line.strip():
                 continue
             rule = "each line must be one whole object, as `jq -c` writes"
             record = _json_object(line, place, rule)

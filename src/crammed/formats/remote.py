@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from crammed.errors import InputError
 from crammed.extras import import_extra
@@ -117,7 +117,7 @@ class Remote:
     @property
     def is_glob(self) -> bool:
         """Whether the address is a pattern; in addresses of the web, ``?`` begins a query."""
-        marks = "*" if urlsplit(self.address).scheme in _WEB else "*?["
+        marks = "*" if _protocol(self.address) in _WEB else "*?["
         return any(mark in self.root for mark in marks)
 
     def files(self) -> list[RemoteFile]:
@@ -129,7 +129,9 @@ class Remote:
         with _faults(self.address):
             if self.is_glob:
                 folder = re.split(r"[*?[]", self.root, maxsplit=1)[0].rpartition("/")[0]
-                return self._listed(folder, self.system.expand_path(self.root, recursive=True))
+                paths = self.system.expand_path(self.root, recursive=True)
+                folders = {path.rpartition("/")[0] for path in paths}  # which it lists as well
+                return self._listed(folder, [path for path in paths if path not in folders])
             if not self.is_folder:
                 return [RemoteFile(self.root, last_part(self.address), {})]
             return self._listed(self.root.rstrip("/"), self.system.find(self.root))
@@ -137,13 +139,13 @@ class Remote:
     @cached_property
     def is_folder(self) -> bool:
         """Whether the address names a folder; on the web, one ends with a slash."""
-        if urlsplit(self.address).scheme in _WEB:
+        if _protocol(self.address) in _WEB:
             return self.root.endswith("/")
         with _faults(self.address):
             return bool(self.system.isdir(self.root))
 
     def _listed(self, folder: str, paths: list[str]) -> list[RemoteFile]:
-        named = unquote if urlsplit(self.address).scheme in _WEB else str
+        named = unquote if _protocol(self.address) in _WEB else str
         below = {path: named(path.removeprefix(folder).lstrip("/")) for path in paths}
         return [
             RemoteFile(path, name, {})
@@ -178,7 +180,7 @@ class Remote:
             InputError: it cannot be written there.
         """
         shown = without_secrets(self.address)
-        if urlsplit(self.address).scheme in _WEB:
+        if _protocol(self.address) in _WEB:
             raise InputError(f"{shown}: nothing can be written to addresses of the web")
         with _faults(self.address):
             if _protocol(self.address) not in _IN_BUCKETS:

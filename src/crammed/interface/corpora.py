@@ -9,6 +9,7 @@ from pathlib import Path
 from crammed.budget import Budget
 from crammed.config import TokenizerConfig
 from crammed.config.arguments import File, checked
+from crammed.config.kinds import flat
 from crammed.data.corpus import Corpus
 from crammed.data.preparing import driver
 from crammed.data.preparing.extension import NAMED_AGAIN, OF_NEW_TEXT
@@ -28,6 +29,7 @@ from crammed.interface.asking import (
 from crammed.interface.results import Prepared
 from crammed.planning.settling import device_of, settle
 from crammed.rules.choosing import Asked, shape_of
+from crammed.rules.recipe import parse_overrides
 from crammed.terminal.progress import Progress
 
 
@@ -86,8 +88,8 @@ def _refuse_settings_of_its_own(words: list[str], heldout: bool, fit: bool) -> N
         InputError: an override or an option sets it.
     """
     theirs_too = "|".join((*OF_NEW_TEXT, rf"clean\.({'|'.join(NAMED_AGAIN)})"))
-    decided = rf"(data\.(?!({theirs_too})\b)|tokenizer[.=])"
-    theirs = [word for word in words if re.match(decided, word)]
+    decided = rf"(data\.(?!({theirs_too})\b)|tokenizer(\.|$))"
+    theirs = [w for w in words if any(re.match(decided, key) for key in flat(parse_overrides([w])))]
     theirs += ["--heldout"] * heldout + ["--fit"] * fit
     if theirs:
         raise InputError(

@@ -68,19 +68,23 @@ def next_line(result: dict[str, Any]) -> Line:
     if find_spec("transformers") is None:
         gaps = f"crammed.load({result['run_dir']!r}).fill({result['example']!r})"
         return _next(f"import crammed; print({gaps})")
-    trust = ", trust_remote_code=True" if result["export"]["format"] == "custom" else ""
+    folder = result["export_dir"]
     return _next(
         "from transformers import pipeline; print(pipeline('fill-mask', "
-        f"{result['export_dir']!r}{trust})({result['example']!r}))"
+        f"{folder!r}{_trust(folder)})({result['example']!r}))"
     )
 
 
 def next_vectors(folder: Path) -> Line:
     """What to type next, to try sentence embeddings."""
-    own = (read_json(folder / "config.json") or {}).get("auto_map")
-    trust = ", trust_remote_code=True" if own else ""
-    model = f"crammed.load({str(folder)!r}{trust})"
+    model = f"crammed.load({str(folder)!r}{_trust(folder)})"
     return _next(f"import crammed; print({model}.encode(['A first text.', 'A second one.']))")
+
+
+def _trust(folder: str | Path) -> str:
+    """The argument that lets code run which comes with a model, where some does."""
+    own = (read_json(Path(folder) / "config.json") or {}).get("auto_map")
+    return ", trust_remote_code=True" if own else ""
 
 
 def _next(code: str) -> Line:

@@ -39,6 +39,7 @@ from crammed.report.page import write_report
 from crammed.tasks.task import no_such
 from crammed.terminal.progress import Progress
 from crammed.terminal.quiet import one_line
+from crammed.training.plan import refuse_too_little
 
 
 @checked
@@ -111,7 +112,7 @@ def _rewrite_report(run: Path, folder: Path, progress: Progress) -> None:
         progress.line(f"report  not rewritten: {one_line(error).partition(';')[0]}")
 
 
-_OF_BOTH = re.compile(r"(data|batch|compute)\.")
+_OF_BOTH = re.compile(r"(data|batch|compute)[.=]")
 
 
 @checked
@@ -171,6 +172,8 @@ def decide(
     other = partial(ask_for, original, tasks=texts)
     scratch, _, _ = configure(recipe, words, {}, budget, seed, data, out=runs[SCRATCH])
     adapting, _, _ = configure(None, both, {}, budget, seed, data, out=runs[ADAPTED], ask=other)
+    for each in (scratch, adapting):
+        refuse_too_little(each.nominally())
     with shown_progress() as progress:
         result = deciding.decide(scratch, adapting, Adaptation(original), request, folder, progress)
     return Decision(folder, result)

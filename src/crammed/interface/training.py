@@ -81,6 +81,8 @@ def run(
         InputError: something given is wrong, or missing.
         TaskFailed: everything finished, but a task has no score.
     """
+    if world_size() > 1:
+        raise InputError("run trains in one process: start crammed pretrain with torchrun instead")
     fixed: dict[str, Any] = {}
     given = _given_tasks(str(suite), tasks_data, glue)
     if tasks is not None:

@@ -186,6 +186,7 @@ def worker_processes(
     Raises:
         CrammedError: a worker died.
     """
+    others = {*multiprocessing.active_children()}  # of the program that imports this package
     # Spawned, not forked: threads of pyarrow and PyTorch do not survive a fork.
     context = _Spawning()
     with protected_children():  # one process begins with the pool, the others with their first jobs
@@ -200,7 +201,7 @@ def worker_processes(
         ) from error
     except BaseException:
         # A worker's current job may take hours; what is finished is already on the disk.
-        for process in multiprocessing.active_children():
+        for process in {*multiprocessing.active_children()} - others:
             process.terminate()
         raise
     finally:

@@ -145,7 +145,7 @@ class Muon(torch.optim.Optimizer):
 
 def _orthogonalised(matrices: Tensor, lanes: Lanes) -> Tensor:
     """`orthogonalise` for [N, rows, columns], a share of them in each lane."""
-    dtype = _product_dtype(matrices)
+    dtype = native_half(matrices.device) or torch.float32
     parts = lanes.map(lambda part: orthogonalise(part, dtype), matrices.chunk(lanes.count))
     made = list(parts)
     return made[0] if len(made) == 1 else torch.cat(made)
@@ -159,7 +159,3 @@ def _batches(
     if first.device.type != "cpu" or lanes.count > 1 or min(first.shape[1:]) <= SMALL:
         return [entries]
     return [[entry] for entry in entries]
-
-
-def _product_dtype(x: Tensor) -> torch.dtype:
-    return native_half(x.device) or torch.float32

@@ -25,6 +25,7 @@ def write_decision(
         way: f"{Path(model).name}/report.html"
         for way, model in models.items()
         if (out.parent / Path(model).name / "report.html").exists()
+        and Path(model).resolve().parent == out.parent.resolve()
     }
     page = rendered(
         "decision.html.j2",

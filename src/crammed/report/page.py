@@ -36,7 +36,10 @@ _OF_SCORES = (
     *("skipped", "spread", "untrained"),
 )
 _OF_ARMS = ("difference", "interval", "mean", "p")
-_OF_TROUBLE = {"spike": ("update", "usual"), "back": ("update", "skipped_rows", "rate")}
+_OF_TROUBLE = {
+    **{"spike": ("update", "usual"), "back": ("update", "skipped_rows", "rate")},
+    "busy": ("share", "update"),
+}
 MOST_SPIKES = 5
 """The report gives the updates of at most this many spikes."""
 
@@ -161,9 +164,9 @@ def _load_evaluation(path: Path) -> dict[str, Any]:
 def _all_scores(run: Path) -> dict[str, Any]:
     """The scores of a run by its own protocol, followed by those by others that were named."""
     own = run / "evaluation"
-    found = _scores(read_json(own / "scores.json") or {"suites": {}}, own)
+    found = _scores(read_scores(own) if (own / "scores.json").exists() else {"suites": {}}, own)
     for file in sorted(run.glob("evaluation-*/scores.json")):
-        others = _scores(read_json(file) or {"suites": {}}, file.parent)
+        others = _scores(read_scores(file.parent), file.parent)
         protocol = file.parent.name.removeprefix("evaluation-")
         by = f" by {protocol}"
         found["suites"] |= {name + by: {**s, "by": by} for name, s in others["suites"].items()}
@@ -235,7 +238,8 @@ def _stages(events: list[dict[str, Any]]) -> dict[str, float]:
     stages: dict[str, float] = {}
     for event in events:
         if event["event"] == "stage":
-            stages[event["name"]] = stages.get(event["name"], 0.0) + event["seconds"]
+            name = str(event.get("name"))
+            stages[name] = stages.get(name, 0.0) + event["seconds"]
     return stages
 
 

@@ -127,7 +127,7 @@ def _linked(
                 task.update(done, run.name)
     for key, run in there.items():
         if (run / "report.html").exists():
-            links[key] = os.path.relpath(run / "report.html", out.resolve().parent)
+            links[key] = os.path.relpath((run / "report.html").resolve(), out.parent.resolve())
     return links
 
 

@@ -99,10 +99,10 @@ def _listed(run: Path, folder: Path) -> Listed:
 
 
 def _read(run: Path, path: str) -> Listed:
-    config, summary = read_json(run / "config.json"), read_summary(run)
+    config, summary = read_json(run / "config.json") or {}, read_summary(run)
     try:
-        recipe, seed = str((config or {})["recipe"]), int((config or {})["seed"])
-        budget = str((config or {})["budget"]["limit"])
+        recipe, seed = str(config["recipe"]), int(config["seed"])
+        budget = str(config["budget"]["limit"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{run / 'config.json'} is damaged: restore it from a copy") from error
     u = summary.u if summary else _spent(run)
@@ -111,7 +111,7 @@ def _read(run: Path, path: str) -> Listed:
     if is_locked(run):
         state, problem = "running", None
     loss = summary.heldout["loss@0.15"] if summary else None
-    adapted, scores = (config or {}).get("adapts") is not None, dict(_scores(run))
+    adapted, scores = config.get("adapts") is not None, dict(_scores(run))
     return Listed(path, state, recipe, budget, seed, u, loss, scores, problem, adapted)
 
 

@@ -171,9 +171,15 @@ class StudyResult(Part):
         return sorted(names, key=lambda name: (*RATES, name).index(name))
 
     def is_partial(self, measure: str) -> bool:
-        """Whether scores of this name are of part of the official data."""
+        """Whether scores of this name, or some that a mean of this name is over, are of part of
+        the official data."""
+
+        def mean_of(score: str) -> str:
+            name, at, by = score.partition("@")
+            return f"{name.partition('.')[0]}{at}{by}"
+
         runs = [run for arm in self.arms.values() for run in arm.runs.values()]
-        return any(measure in run.partial for run in runs)
+        return any(measure in (each, mean_of(each)) for run in runs for each in run.partial)
 
     def main_measure(self) -> str:
         """What arms are compared by: their loss, or bits per character if corpora differ."""

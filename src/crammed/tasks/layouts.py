@@ -181,9 +181,8 @@ def _files(folder: Path, split: str) -> tuple[Path, ...]:
         raise InputError(f"{folder} has {names}: keep the one that is the split {split}")
     if whole:
         return tuple(whole)
-    if (folder / split).is_dir():
-        return tuple(map(ordinary, sorted((folder / split).glob("*.parquet"))))
-    return _numbered(known, split)
+    parts = tuple(map(ordinary, sorted((folder / split).glob("*.parquet"))))
+    return parts or _numbered(known, split)
 
 
 def _numbered(files: Sequence[Path], split: str) -> tuple[Path, ...]:
@@ -197,7 +196,13 @@ def _numbered(files: Sequence[Path], split: str) -> tuple[Path, ...]:
                 f"{found[0][1].parent} has parts of {totals[0]} and of {totals[1]} for the split "
                 f"{split}, which are of two downloads: remove those of one"
             )
-        missing = set(range(int(found[0][0][2]))) - {int(match[1]) for match, _ in found}
+        numbers = [int(match[1]) for match, _ in found]
+        if len(set(numbers)) < len(numbers):
+            raise InputError(
+                f"{found[0][1].parent} has two files for the same part of the split {split}, which "
+                "are of two downloads: remove those of one"
+            )
+        missing = set(range(int(found[0][0][2]))) - set(numbers)
         if missing:
             raise InputError(
                 f"{found[0][1].parent} lacks part {min(missing)} of {found[0][0][2]} of the split "

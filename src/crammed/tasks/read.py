@@ -37,18 +37,17 @@ def tasks_in(suite: Suite, data: Path | None) -> list[str]:
         there = [name for name, task in suite.tasks.items() if suite.on_hub(task.folders)]
         return there or list(suite.tasks)
     opened = open_data(suite, data)
-    names = [n for n, task in suite.tasks.items() if any(_found(opened, task))]
+    names = [n for n, task in suite.tasks.items() if _is_there(opened, task)]
     if not names:
         raise _no_tasks(suite, data)
     return names
 
 
-def _found(data: SuiteData, task: Task) -> Iterator[bool]:
+def _is_there(data: SuiteData, task: Task) -> bool:
     if task.kind != PAIRS:
-        yield data.find(task.folders, task.train) is not None
-        return
-    for spec in task.numbers.values():
-        yield data.find(_folders(task, spec), spec.split) is not None
+        return data.find(task.folders, task.train) is not None
+    specs = task.numbers.values()
+    return any(data.find(_folders(task, spec), spec.split) is not None for spec in specs)
 
 
 def splits_in(suite: Suite, data: Path | None) -> list[tuple[FoundSplit, list[Task]]]:
@@ -155,19 +154,15 @@ def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True)
     else:
         scored_rows = {n: read(each, task.numbers[n], labelled=True) for n, each in scored.items()}
     test_rows = {n: read(each, task.test[n], labelled=False) for n, each in tests.items()}
-    digest = hashlib.sha256()
-    for split in (train, *scored.values()):
-        digest.update(f"{split.digest()}\n".encode())
-    if task.most_rows:
-        digest.update(f"{task.most_rows} rows\n".encode())
-    if task.folds:
-        digest.update(f"{task.folds} folds\n".encode())
+    told = [split.digest() for split in (train, *scored.values())]
+    told += [f"{task.most_rows} rows"] * bool(task.most_rows)
+    told += [f"{task.folds} folds"] * bool(task.folds)
     return TaskData(
         train=rows,
         scored=scored_rows,
         test=test_rows,
         labels=names,
-        sha256=digest.hexdigest(),
+        sha256=_sha256("".join(f"{line}\n" for line in told)),
         test_sha256={name: _sha256(split.digest()) for name, split in tests.items()},
         folds=task.folds or 0,
     )

@@ -94,16 +94,13 @@ class Checkpoints:
         """Updates in the newest generation known to be whole; None if there is none."""
         return None if self.held is None else _numbers(self.held)[0]
 
-    def save(self, work: Work, *, again: bool = False) -> None:
+    def save(self, work: Work) -> None:
         """Write a generation now, unless this update already has one.
-
-        Args:
-            again: write it anyway, because `Planner.detour` has changed.
 
         Raises:
             Diverged: a weight or an optimizer value is not finite; nothing was written.
         """
-        if again or self.updates() != work.updates:
+        if self.updates() != work.updates:
             self.write(work)
 
     def write(self, work: Work, end: End | None = None, over: str | None = None) -> TrainState:
@@ -138,7 +135,9 @@ class Checkpoints:
                 values = {"schema": SCHEMA, **asdict(state)}
                 write_json(aside / "state.json", values, sync_folder=False)
                 write_hashes(aside)
-            for old in _generations(run.checkpoints):
+            # A process that was killed while it wrote has left a folder as large as these.
+            left = run.checkpoints.glob(".step-*.tmp")
+            for old in (*_generations(run.checkpoints), *left):
                 if old not in (generation, self.held):  # including damaged ones
                     shutil.rmtree(old)
             self.held = generation
@@ -311,7 +310,8 @@ def _apply(saved: _Saved, step: TrainStep) -> None:
     for name, parameter in step.model.named_parameters():
         with torch.no_grad():
             parameter.copy_(saved.weights[name])
-        step.optimizer.restore(parameter, saved.moments[name])
+        if parameter.requires_grad:
+            step.optimizer.restore(parameter, saved.moments[name])
     step.restore(saved.state.loss_scale)
     if saved.state.layers is not None:
         step.growth.use(saved.state.layers)
@@ -340,6 +340,7 @@ def _optimizer_state(step: TrainStep) -> dict[str, torch.Tensor]:
     return {
         f"{name}/{key}": tensor
         for name, parameter in step.model.named_parameters()
+        if parameter.requires_grad
         for key, tensor in step.optimizer.saved(parameter).items()
     }
 

@@ -48,7 +48,7 @@ def go_back(session: Session, checkpoints: Checkpoints, fault: Diverged) -> Work
     else:
         detour = replace(detour, rate=rule.factor * detour.rate)
     planner.go_on(detour, saved.rows, saved.begun)
-    checkpoints.save(saved.work, again=True)
+    checkpoints.write(saved.work)  # again, with the new detour
     changed = {"skipped_rows": detour.skipped_rows, "rate": detour.rate}
     run.event("back", update=saved.work.updates, lost_s=lost, **changed)
     return saved.work

@@ -100,7 +100,7 @@ class Upkeep:
     def keep(self, work: Work) -> None:
         """Save everything before the run ends, to resume from there."""
         self._recorder.log(work, self._session.planner.progress(work))
-        if work.updates:
+        if work.updates not in (0, self._checkpoints.updates()):
             self._save(work)
         self._session.run.heartbeat(self._session.ledger.charged())
 

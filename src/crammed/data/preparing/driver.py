@@ -179,7 +179,7 @@ class _Preparation:
                 text, self.data, self.engine, self.folder, self.given, self.extends
             )
             chosen = self
-            if choose is not None:
+            if choose is not None and selection.packed_characters:  # else `_make` refuses the text
                 tokens = expected_tokens(text.shards, selection)
                 chosen = replace(self, tokenizer_config=choose(tokens))
             chosen._make(text, selection, out)
@@ -243,6 +243,7 @@ class _Preparation:
                 [(source.name, source.weight, source.share) for source in text.sources],
                 [(block.source, block.documents, block.content) for block in text.blocks],
                 shard_files.SHARD_CHARACTERS,
+                [shard.documents for shard in text.shards],
                 self.data.model_dump(mode="json", exclude={"sources", "unreadable", "clean"}),
                 settings_of(self.data.clean),
                 self.tokenizer_config.model_dump(mode="json", exclude={"file"}),

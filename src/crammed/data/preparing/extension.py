@@ -109,7 +109,7 @@ def settings_for_more(base: Corpus, data: DataConfig) -> tuple[DataConfig, Token
     saved = base.settings()
     own = validated(DataConfig, saved["data"], f"{base.path}, data")
     _check_named_again(base, own.clean, data.clean)
-    named = {key: getattr(data.clean, key) for key in ("function", "entities", "downstream")}
+    named = {key: getattr(data.clean, key) for key in NAMED_AGAIN}
     clean = own.clean.model_copy(update=named)
     kept: dict[str, Any] = {name: getattr(data, name) for name in OF_NEW_TEXT}
     kept |= {"clean": clean, "mix": DataConfig().mix, "orders": ()}
@@ -195,7 +195,7 @@ def _join(base: Corpus, new: Corpus, out: Path, engine: Engine) -> None:
 def _link(file: Path, place: Path) -> None:
     """Give a file a second name, or copy it where that cannot be, as on another disk."""
     try:
-        os.link(file, place)
+        os.link(file.resolve(), place)
     except OSError:
         shutil.copyfile(file, place)
 

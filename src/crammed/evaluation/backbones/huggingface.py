@@ -101,10 +101,11 @@ class HuggingFaceBackbone:
             return by_library(self._library, texts, max_length, unknown=unknown, **about)
 
     def plain_ids(self, text: str) -> Sequence[int]:
-        if self._library is None:
-            return plain_ids(self.tokenizer, text)
-        ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
-        return ids
+        with loading(self.name, "tokenizer"):
+            if self._library is None:
+                return plain_ids(self.tokenizer, text)
+            ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
+            return ids
 
     def encoder(self, untrained: int | None = None) -> nn.Module:
         if untrained is None:

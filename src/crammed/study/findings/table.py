@@ -14,7 +14,13 @@ from crammed.evaluation.scores import table as scores
 from crammed.study.findings.laws import laws_of
 from crammed.study.findings.power import MOST_SEEDS, OFTEN, power, seeds_needed
 from crammed.study.findings.scaling import analyse
-from crammed.study.findings.statistics import FEWEST, compare_arms, decidable, decidable_text
+from crammed.study.findings.statistics import (
+    FEWEST,
+    compare_arms,
+    decidable,
+    decidable_text,
+    on_plateau,
+)
 from crammed.study.result import RATES, StudyResult, is_loss
 from crammed.terminal.table import Printed, add_column, new_table
 
@@ -122,6 +128,8 @@ def power_text(study: StudyResult, measure: str) -> str:
     lead = "" if most >= FEWEST else f"Leads, not findings: a verdict takes {FEWEST} seeds. "
     if not (found := power(study, measure)):
         why = "nothing varies, so nothing is tested." if most > 1 else "one seed tells no variance."
+        if most > 1 and on_plateau(study):
+            why = "too few arms are past the plateau to say which differences would be found."
         return lead + why[:1].upper() + why[1:]
     stated = _listed(f"{each:g}" for each in found)
     shares = _listed(f"{100 * share:.0f} %" for share in found.values())

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from crammed.budget import Budget
-from crammed.config import DataConfig, Ordering, RunConfig, Section, TokenizerConfig
+from crammed.config import CleanConfig, DataConfig, Ordering, RunConfig, Section, TokenizerConfig
 from crammed.config.kinds import overlaid
 from crammed.config.yamlfile import load_yaml, validated
 from crammed.data.corpus import Corpus
@@ -161,8 +161,21 @@ class PlannedCorpora:
 
         A corpus that is older than a setting was made with its default.
         """
-        here = _by_key(settings_json(self.base.data, self.base.tokenizer))
-        there = _by_key(settings_json(DataConfig(), TokenizerConfig())) | _by_key(corpus.manifest)
+        names = [each["name"] for each in corpus.manifest["sources"]]
+        sources = self.base.data.sources
+        if len(names) != len(sources):
+            return [f"data.sources: {len(names)} there, {len(sources)} here"]
+        for name, source in zip(names, sources, strict=True):  # files are compared later
+            own = source.path.removeprefix("hub:")
+            if own != source.path and name.partition(" (")[0] != own:
+                return [f"data.sources: {name} there, {own} here"]
+        # Options that came later are left out while they have their default.
+        usual = {
+            f"data.clean.{key}": each.default for key, each in CleanConfig.model_fields.items()
+        }
+        here = usual | _by_key(settings_json(self.base.data, self.base.tokenizer))
+        there = usual | _by_key(settings_json(DataConfig(), TokenizerConfig()))
+        there |= _by_key(corpus.manifest)
         if "format" not in corpus.manifest["data"] and here["data.documents"] == "auto":
             del here["data.documents"]  # the default was another, and was written down
         return [

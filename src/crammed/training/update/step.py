@@ -105,7 +105,7 @@ class TrainStep:
         self.recomputes = False
         if device.recomputes:
             self._recompute()
-        self.parameters = list(model.parameters())
+        self.parameters = [each for each in model.parameters() if each.requires_grad]
         self.average = kept_weights(self.parameters, optimizer, config.train)
         self._number = 0
         self.together = config.rows_compared()

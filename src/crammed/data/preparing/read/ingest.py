@@ -158,7 +158,7 @@ class _Reader:
         """All units, in order."""
         names: Counter[str] = Counter()
         for place, source in enumerate(sources):
-            sizes = [_text_bytes(part) for part in source.parts]
+            sizes = [p.text_bytes() if isinstance(p, FilePart) else None for p in source.parts]
             lone = sum(size is None or size >= shards.SHARD_CHARACTERS for size in sizes) == 1
             run = 0
             for parts, size, large in _groups(sizes):
@@ -333,11 +333,6 @@ def _until_cut_short(pieces: Iterable[Piece], faults: Faults) -> Iterator[Piece]
         if not found:
             raise
         faults.found(error)
-
-
-def _text_bytes(part: Part) -> int | None:
-    """About how many bytes of text a part holds, given nothing but its size; None if unknown."""
-    return part.text_bytes() if isinstance(part, FilePart) else None
 
 
 def _groups(sizes: Sequence[int | None]) -> Iterator[tuple[range, int, bool]]:

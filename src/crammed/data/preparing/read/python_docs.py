@@ -63,6 +63,7 @@ class PythonDocs:
         distributions = {
             d.metadata["Name"]: d.version
             for d in importlib.metadata.distributions(path=[str(_roots()["site-packages"])])
+            if d.metadata["Name"]  # None after an uninstall that was interrupted
         }
         return {
             "name": self.name,

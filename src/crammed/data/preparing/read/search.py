@@ -12,7 +12,7 @@ import json
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,12 +79,12 @@ class Found:
     ignored: Counter[str] = field(default_factory=Counter)
     without_field: list[str] = field(default_factory=list)
 
-    def leave_out(self, is_other: Callable[[str, str], bool]) -> None:
-        """Ignore files after all."""
+    def leave_out_others(self) -> None:
+        """Ignore files about the data, such as a read-me beside it."""
         for file, format in self.files:
-            if is_other(file, format):
+            if is_about_data(file, format):
                 self.ignored[kind_of(file)] += 1
-        self.files = [each for each in self.files if not is_other(*each)]
+        self.files = [each for each in self.files if not is_about_data(*each)]
 
     def leave_out_settings(self, text_field: str) -> None:
         """Leave out JSON files without a field of text, such as manifest.json beside text."""
@@ -143,7 +143,7 @@ def find_files(name: str, wanted: Wanted = Wanted()) -> Found:
     if wanted.format == "auto":
         found.leave_out_settings(wanted.text_field)
         if any(format in _OF_RECORDS for _, format in found.files):
-            found.leave_out(is_about_data)
+            found.leave_out_others()
     return found
 
 

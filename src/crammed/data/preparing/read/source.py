@@ -143,8 +143,8 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
     options = ReadOptions(
         config.documents or data.documents, config.text_field or data.text_field, config.where
     )
-    reading = asdict(options)
     wanted = Wanted(config.format or data.format, options.text_field)
+    reading = {**asdict(options), "format": wanted.format}
     found = Found()
     parts: list[Part]
     empty: list[str] = []

@@ -21,6 +21,7 @@ from crammed.data.preparing.cleaning.substring import repeated_spans
 from crammed.data.preparing.read.cleaned import CleanedText, Shard
 from crammed.data.preparing.read.part import FilePart
 from crammed.data.preparing.select.duplicates import (
+    ALL,
     among,
     digests_between,
     exact_duplicates,
@@ -303,7 +304,7 @@ class _Documents:
 
         The ranks are in [0, 1) and come from the digests.
         """
-        bound = 1 << 64 if share >= 1.0 else int(share * 2.0**64)
+        bound = ALL if share >= 1.0 else int(share * 2.0**64)
         found = [digests_between(block, 0, bound) for block in self._blocks]
         numbers = np.concatenate([numbers for _, numbers in found])
         ranks = np.concatenate([digests[:, 0] for digests, _ in found]) / 2.0**64
