@@ -49,8 +49,9 @@ def load(path: File, device: str = "auto", *, trust_remote_code: bool = False) -
     Raises:
         InputError: there is no such model, or a part of it is missing or damaged.
     """
+    there = Path(path).absolute() if Path(path).exists() else Path(path)
     spec = BackboneSpec(str(path), trust_remote_code)
-    return Model(Path(path), spec, spec.load(), validated(ComputeConfig, {"device": device}))
+    return Model(there, spec, spec.load(), validated(ComputeConfig, {"device": device}))
 
 
 @dataclass(frozen=True)

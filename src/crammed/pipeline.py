@@ -193,7 +193,10 @@ def _find_tasks(config: FinetuneConfig, given: GivenTasks | None) -> list[_Tasks
     if not wanted:
         return []
     if given is None:
-        raise InputError(f"tasks {', '.join(wanted)} need data: name its folder with --glue FOLDER")
+        raise InputError(
+            f"tasks {', '.join(wanted)} need data: name its folder with --glue FOLDER (crammed run), "
+            "or leave out finetune.tasks"
+        )
     if missing := [name for name in wanted if name not in (there := given.names())]:
         raise InputError(
             f"{given.folder} has no task {', '.join(missing)}: it has {', '.join(there)}"

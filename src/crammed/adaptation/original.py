@@ -193,9 +193,9 @@ class Original:
 
     def tokenizer_config(self, folder: Path, config: TokenizerConfig) -> TokenizerConfig:
         """How text is prepared with its tokenizer, which is kept in `folder`."""
-        if not folder.exists():
-            with new_folder(folder) as aside:
-                self.backbone.tokenizer.save_pretrained(aside)
+        shutil.rmtree(folder, ignore_errors=True)  # a command that was killed may have had another
+        with new_folder(folder) as aside:
+            self.backbone.tokenizer.save_pretrained(aside)
         return config.model_copy(update={"file": str(folder)})
 
     @cached_property

@@ -75,13 +75,13 @@ def _whole(
 def _spread_data(arguments: list[str]) -> list[str]:
     """Turn ``--data a b`` into ``--data a --data b``, so that a shell's globs work."""
     spread: list[str] = []
-    gathering = False
+    gathering = ""
     for argument in arguments:
         override = _is_override(argument)
-        if gathering and spread[-1] != "--data" and not argument.startswith("-") and not override:
-            spread.append("--data")
+        if gathering and spread[-1] != gathering and not argument.startswith("-") and not override:
+            spread.append(gathering)
         elif argument.startswith("-") or override:
-            gathering = argument == "--data"
+            gathering = argument if argument in ("--data", "--heldout") else ""
         spread.append(argument)
     return spread
 

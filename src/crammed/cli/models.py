@@ -216,7 +216,8 @@ def finetune(
     ).result
     if not as_json:
         show(_score_parts(values))
-    following = shlex.join(["crammed", "predict", str(out), "--data"])
+    trust = ["--trust-remote-code"] * trust_remote_code
+    following = shlex.join(["crammed", "predict", str(out), *trust, "--data"])
     lines = [("model", f"{out}; {out / 'README.md'} describes it"), ("next", f"{following} FILE")]
     print_result(values, as_json, lines)
 

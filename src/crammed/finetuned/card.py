@@ -19,9 +19,13 @@ _APART = (
 )
 
 
-def describe(description: Description, judged: Judged) -> str:
-    """The whole page, as Markdown."""
-    task = description.task
+def describe(description: Description, judged: Judged, *, trust: bool) -> str:
+    """The whole page, as Markdown.
+
+    Args:
+        trust: whether the model comes with code that has to be allowed.
+    """
+    task, allow = description.task, " --trust-remote-code" * trust
     lines = [
         "---",
         *([] if description.apart else _of_transformers(task)),
@@ -38,7 +42,7 @@ def describe(description: Description, judged: Judged) -> str:
         *([_APART] if description.apart else []),
         "",
         "```sh",
-        "crammed predict path/to/this/folder --data rows.csv",
+        f"crammed predict path/to/this/folder{allow} --data rows.csv",
         "```",
         "",
     ]

@@ -78,8 +78,9 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
         source = find(model)[1]
         with new_folder(out) as folder:
             write_model(folder, source, weights, described)
+            trust = "auto_map" in (read_json(folder / "config.json") or {})
             judged = _judged(folder, request, read, suite, result, weights.with_suffix(".npz"))
-            write_text(folder / "README.md", describe(described, judged))
+            write_text(folder / "README.md", describe(described, judged, trust=trust))
     own = {suite.name: {"tasks": described.scores, "means": []}}
     about = {"out": str(out), "scores": described.scores, "classes": judged.classes()}
     return {**result, "model": described.encoder, "suites": own, **about}

@@ -13,6 +13,7 @@ from crammed.adaptation.general_text import TaskTexts
 from crammed.adaptation.original import Original
 from crammed.budget import Budget
 from crammed.config.arguments import File, Jobs, Seeds, checked
+from crammed.data.preparing.read.source import check_text
 from crammed.embedding.making import make
 from crammed.embedding.tuning import Partners, Tuning
 from crammed.errors import CrammedError, InputError
@@ -112,7 +113,7 @@ def _rewrite_report(run: Path, folder: Path, progress: Progress) -> None:
         progress.line(f"report  not rewritten: {one_line(error).partition(';')[0]}")
 
 
-_OF_BOTH = re.compile(r"(data|batch|compute)[.=]")
+_OF_BOTH = re.compile(r"(data|batch|compute|train\.divergence)[.=]")
 
 
 @checked
@@ -174,6 +175,7 @@ def decide(
     adapting, _, _ = configure(None, both, {}, budget, seed, data, out=runs[ADAPTED], ask=other)
     for each in (scratch, adapting):
         refuse_too_little(each.nominally())
+        check_text(each.config.data)
     with shown_progress() as progress:
         result = deciding.decide(scratch, adapting, Adaptation(original), request, folder, progress)
     return Decision(folder, result)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,7 @@ class Run:
         """Held-out losses, during training and after it, without those that a crash undid."""
         return _frame(heldout_losses(read_events(self.folder, heldout=("update",))))
 
-    @cached_property
+    @property
     def result(self) -> dict[str, Any]:
         """The result of a finished run, as ``--json`` prints it."""
         return result(self.folder)

@@ -218,6 +218,10 @@ def adapt(
     read = partial(configure, None, overrides, {}, budget, seed, data, corpus)
     ask = partial(ask_for, replay=mixed, tasks=tasks)
     if new_words is not None:
+        if corpus is not None and str(new_words).isdecimal():
+            raise InputError(
+                "--new-words N takes the words from the text: name it with --data, not --corpus"
+            )
         text = read(ask=partial(ask, original))[0].config.data
         words = words_to_add(str(new_words), original.backbone.tokenizer, text)
         original = original.with_words(words)

@@ -384,7 +384,10 @@ def load_suite(name: str) -> Suite:
     Raises:
         InputError: there is no such suite, or it is invalid; the message has one line per error.
     """
-    return read_section("suite", name, _SUITES, Suite, {"name": Path(name).stem})
+    suite = read_section("suite", name, _SUITES, Suite, {"name": Path(name).stem})
+    if suite.name != Path(name).stem:  # judges and folders of scores go by the file
+        raise InputError(f"suite {name}: leave out `name`: a suite is called what its file is")
+    return suite
 
 
 def suite_names() -> list[str]:

@@ -56,7 +56,7 @@ class HuggingFaceBackbone:
         files = model_files(folder)
         self.sha256 = digest(files)
         self.shape_sha256 = digest(file for file in files if not is_weights(file))
-        self._folder = folder
+        self._folder = folder.absolute()  # weights are loaded when they are needed
         self._trust = {"trust_remote_code": trust_remote_code}
         self._kept: dict[str, dict[str, Tensor]] = {}
         with loading(name, "configuration"):

@@ -24,7 +24,7 @@ from crammed.study.result import RESULT, Arm, Run, StudyResult, read_result, run
 from crammed.study.running.judges import Judge, stale_suites, without_stale
 from crammed.study.spec.arms import Study, merged
 from crammed.study.spec.budgets import at, limits, split
-from crammed.study.spec.corpora import ArmCorpora, Corpora, of_training
+from crammed.study.spec.corpora import ArmCorpora, Corpora, is_of_corpus, of_training
 from crammed.study.spec.small import has_factor
 from crammed.terminal.progress import Progress
 
@@ -176,7 +176,7 @@ def going_on(study: Study, asked: Study, out: Path) -> Study:
         asked: as read, with the words of the command in its base.
 
     Raises:
-        InputError: ``study.json`` is damaged.
+        InputError: ``study.json`` is damaged, or an arm that has begun asks for another text.
     """
     before = read_result(out).arms
     base = before[study.baseline].words if study.baseline in before else []
@@ -186,8 +186,13 @@ def going_on(study: Study, asked: Study, out: Path) -> Study:
     for arm in arms.keys() & before.keys():
         if _has_begun(arm, before[arm], out):
             own, keys = before[arm].words, _typed(arm, study, asked, but=moved)
+            known = {*map(_key, study.words(arm))}
+            if lost := [word for word in own if _decides_text(word) and _key(word) not in known]:
+                raise _another(out, f"arm {arm} has {lost[0]} there, and not here")
             words = [word for word in study.words(arm) if _key(word) in keys]
-            arms[arm] = tuple(merged((*own, *(word for word in words if not _is_in(word, own)))))
+            # Corpora are known by the words that ask for them, as they are written today.
+            new = (word for word in words if _decides_text(word) or not _is_in(word, own))
+            arms[arm] = tuple(merged((*own, *new)))
     return study.model_copy(update={"arms": arms})
 
 
@@ -200,6 +205,10 @@ def _typed(arm: str, study: Study, asked: Study, but: Collection[str] = ()) -> s
 
 def _key(word: str) -> str:
     return word.partition("=")[0]
+
+
+def _decides_text(word: str) -> bool:
+    return is_of_corpus(word) or _key(word) == "order.by"
 
 
 def _is_in(word: str, words: Sequence[str]) -> bool:

@@ -146,7 +146,7 @@ def judges_of(
     wanted = list(dict.fromkeys(names))
     asked: dict[tuple[str, str | None], list[str]] = {}
     for name in wanted:
-        kind, at, protocol = name.partition("@")
+        kind, at, protocol = _parted(name)
         if kind not in (HELDOUT, BLIMP):
             suite, task = _suite_and_task(kind)
             asked.setdefault((suite, _protocol(protocol) if at else None), []).append(task)
@@ -170,6 +170,16 @@ def judges_of(
         if data is not None and not needed:
             raise InputError(f"{option} names data that no judge uses: add it to --judges")
     return judges
+
+
+def _parted(name: str) -> tuple[str, str, str]:
+    """What judges, ``@`` and the protocol; the folder of a suite's file may have an @, too."""
+    known = (HELDOUT, BLIMP, *suite_names())
+    for end in (*(n for n, each in enumerate(name) if each == "@"), len(name)):
+        kind = name[:end]
+        if kind.partition(".")[0] in known or _OWN.fullmatch(kind):
+            return kind, name[end : end + 1], name[end + 1 :]
+    return name.partition("@")
 
 
 def _suite_and_task(kind: str) -> tuple[str, str]:
