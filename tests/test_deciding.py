@@ -6,12 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 import crammed
+from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
+from crammed.errors import InputError
+from crammed.export.huggingface import export
+from crammed.rules.recipe import parse_overrides
 from support.adapting import save_family
 from support.command import crammed as command
-from support.text import write_rows
+from support.models import untrained
+from support.text import tiny, write_rows
 
 SMALL = [*TINY, "compute.workers=1", "compute.dtype=float32"]
 
@@ -97,6 +103,7 @@ def test_faults_are_found_before_anything_is_trained(
     words += ["--tasks-data", tasks, "--budget", "4updates"]
     for suite, said in (
         (["mine.yaml"], "task animals: "),
+        (["mine.yaml", "data.text_field=body"], "no field 'body'"),
         (["blimp"], "nothing is fine-tuned on blimp: "),
         (["mine.yaml", "--task-adaptive", "--tasks", "animals"], "leave out --tasks"),
     ):
@@ -105,3 +112,56 @@ def test_faults_are_found_before_anything_is_trained(
         assert said in done.stderr
         assert len(done.stderr.splitlines()) == 1
         assert not (tmp_path / "out").exists()
+
+
+def test_our_own_code_needs_no_trust_and_whole_sections_are_for_both_runs(
+    tmp_path: Path, tasks: Path, text_file: Path, corpus: Corpus
+) -> None:
+    shape, out = tiny("crammed-2022").model, tmp_path / "out"
+    made = crammed.decide(
+        export(untrained(corpus.tokenizer, shape), tmp_path / "ours", "custom").path,
+        overrides={
+            **parse_overrides(SMALL),
+            "batch": {"rows": 4},
+            "train.divergence.then": "lower",
+        },
+        data=text_file,
+        suite=tmp_path / "mine.yaml",
+        tasks_data=tasks,
+        protocol=tmp_path / "quick.yaml",
+        budget="4updates",
+        out=out,
+        device="cpu",
+    )
+    assert set(made.scores["animals"]["ways"]) >= {"as it is", "adapted", "from scratch"}
+    for way in ("from-scratch", "adapted"):
+        config = json.loads((out / way / "config.json").read_text())
+        assert config["batch"]["rows"] == 4
+        assert config["train"]["divergence"]["then"] == "lower"
+
+
+@pytest.mark.parametrize(("budget", "rows"), [("31tok", "1 row"), ("33tok", r"\d\d rows")])
+def test_a_budget_below_one_update_of_either_model_is_refused_before_anything_starts(
+    tmp_path: Path,
+    tasks: Path,
+    text_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    budget: str,
+    rows: str,
+) -> None:
+    """The recipe has updates of one row, and those that adapt a model are larger."""
+    monkeypatch.setattr("crammed.deciding.run_everything", lambda *_: pytest.fail("it starts"))
+    values = {**parse_overrides(SMALL), "batch": {"rows": 1}}
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump({"extends": "crammed", **values}))
+    with pytest.raises(InputError, match=f"ends before one update of {rows} is done"):
+        crammed.decide(
+            save_family(tmp_path / "encoder", "bert"),
+            str(tmp_path / "one.yaml"),
+            data=text_file,
+            suite=tmp_path / "mine.yaml",
+            tasks_data=tasks,
+            budget=budget,
+            out=tmp_path / "out",
+            device="cpu",
+        )
+    assert not (tmp_path / "out").exists()

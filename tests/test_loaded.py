@@ -15,9 +15,11 @@ import torch
 
 import crammed
 from crammed.errors import InputError
+from crammed.files.writing import write_json
+from crammed.finetuned.folder import DESCRIPTION
 from crammed.tasks.task import Task
 from support.backbones import RECIPES
-from support.models import FAMILIES, untrained, word_pieces
+from support.models import FAMILIES, save_model, untrained, word_pieces
 from support.text import tiny
 
 TEXTS = ["the red fox", "my neighbour repairs seven lanterns under the bridge", "a"]
@@ -110,6 +112,31 @@ def test_texts_are_what_a_column_of_a_file_would_hold(model_folders: dict[str, P
     ]
     with pytest.raises(InputError, match="a model of texts of several columns takes a file"):
         read(["premise", "{question} {end}"], ("Rain.", "What? wet"))
+
+
+@pytest.mark.parametrize("name", ["crammed", "bert"])
+def test_a_model_that_was_named_from_another_folder_goes_on(
+    model_folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(model_folders[name].parent)
+    model = crammed.load(name, "cpu")
+    monkeypatch.chdir(tmp_path)
+    assert model.path == model_folders[name]
+    there = crammed.load(model_folders[name], "cpu")
+    np.testing.assert_array_equal(model.encode(TEXTS), there.encode(TEXTS))
+
+
+def test_a_fine_tuned_model_that_was_named_from_another_folder_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = save_model(tmp_path / "kept", "bert", "AutoModelForSequenceClassification")
+    task = {"name": "a", "text": "text", "metric": "accuracy"}
+    described: dict[str, Any] = {"task": task, "labels": ["wet", "dry"], "max_length": 16}
+    write_json(kept / DESCRIPTION, {**described, "encoder": "e", "seed": 0, "scores": {}})
+    monkeypatch.chdir(tmp_path)
+    model = crammed.load("kept", "cpu")
+    monkeypatch.chdir(kept)
+    assert model.predict(TEXTS) == crammed.load(kept, "cpu").predict(TEXTS)
 
 
 def test_what_is_not_there(model_folders: dict[str, Path], tmp_path: Path) -> None:

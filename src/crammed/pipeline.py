@@ -194,8 +194,8 @@ def _find_tasks(config: FinetuneConfig, given: GivenTasks | None) -> list[_Tasks
         return []
     if given is None:
         raise InputError(
-            f"tasks {', '.join(wanted)} need data: name its folder with --glue FOLDER (crammed run), "
-            "or leave out finetune.tasks"
+            f"tasks {', '.join(wanted)} need data: name its folder with --glue FOLDER "
+            "(crammed run), or leave out finetune.tasks"
         )
     if missing := [name for name in wanted if name not in (there := given.names())]:
         raise InputError(

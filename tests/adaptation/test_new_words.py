@@ -21,6 +21,7 @@ from crammed.errors import InputError
 from crammed.export.huggingface import export
 from crammed.runs.directory import read_config
 from support.adapting import FAMILIES, SMALL, save_family
+from support.corpora import stopping
 from support.models import byte_pairs, save_model, untrained
 from support.text import documents, tiny, write_jsonl
 
@@ -188,3 +189,25 @@ def test_where_tokens_hold_the_space_before_them_so_do_words(tmp_path: Path) -> 
     assert found.ids == [*before, original.tokenizer.token_to_id("tokamak")]
     assert found.ids[-1] not in original.tokenizer.encode("the tokamaks").ids
     assert begins_word(original.tokenizer)[found.ids[-1]]
+
+
+def test_a_command_killed_while_it_prepares_text_may_be_repeated_with_other_words(
+    tmp_path: Path, text: Path
+) -> None:
+    model, out, words = save_model(tmp_path / "bert", "bert"), tmp_path / "run", tmp_path / "w.txt"
+    words.write_text("zymurgy\n")
+    with stopping("mix_sources"):
+        crammed.adapt(model, SMALL, data=text, new_words=words, budget="2updates", out=out)
+    assert {"tokenizer", ".corpus.preparing"} <= {each.name for each in out.iterdir()}
+    words.write_text("tokamak\n")
+    crammed.adapt(model, SMALL, data=text, new_words=words, budget="2updates", out=out)
+    for tokenizer in (Corpus(out / "corpus").tokenizer, Original.find(str(out)).tokenizer):
+        assert [word for word in WORDS if word in tokenizer.get_vocab()] == ["tokamak"]
+
+
+def test_a_number_of_new_words_needs_text_to_count(tmp_path: Path, corpus: Corpus) -> None:
+    model, out = save_model(tmp_path / "bert", "bert"), tmp_path / "run"
+    said = "^--new-words N takes the words from the text: name it with --data, not --corpus$"
+    with pytest.raises(InputError, match=said):
+        crammed.adapt(model, corpus=corpus.path, new_words=100, budget="2updates", out=out)
+    assert not out.exists()

@@ -19,7 +19,9 @@ from crammed.adaptation.shape import outline
 from crammed.budget import Work
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.driver import prepare
+from crammed.errors import InputError
 from crammed.export.huggingface import export
+from crammed.interface.lines import next_line
 from crammed.machine.device import Device
 from crammed.model.encoder import MaskedLM
 from crammed.rules.sizing import with_values
@@ -27,7 +29,7 @@ from crammed.terminal.progress import SILENT
 from crammed.training.update.planned import Update
 from support.adapting import SMALL, adapt, save_family
 from support.models import save_model, untrained
-from support.text import tiny
+from support.text import documents, tiny, write_rows
 
 
 def saved(folder: Path, kind: str, corpus: Corpus) -> Path:
@@ -118,3 +120,33 @@ def test_a_run_that_began_with_the_model_of_transformers_goes_on_with_it(tmp_pat
     older = with_values(config, {**fresh, "model.token_types": 0, **before})
     assert original.own(older) is None
     assert not original.is_ours(older)
+
+
+def write_order(folder: Path) -> None:
+    """A task like one that runs make themselves, of fewer rows."""
+    rows = [{"text": text[:30], "label": n % 2} for n, text in enumerate(documents(40))]
+    for split in ("train", "validation"):
+        write_rows(folder / "docs-order" / f"{split}.jsonl", rows)
+
+
+def test_our_own_models_need_no_trust_and_altered_code_is_refused(
+    tmp_path: Path, corpus: Corpus, text_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crammed.pipeline.write_tasks", write_order)
+    tasks = ("finetune.tasks=[docs-order]", "finetune.seeds=1", "finetune.epochs=1")
+    folder = saved(tmp_path / "ours", "crammed-2022", corpus)
+    result = adapt(folder, text_file, tmp_path / "run", *tasks, budget="2updates")
+    assert result["export"]["format"] == "CrammedForMaskedLM"
+    assert result["export"]["logit_difference"] < 1e-5
+    assert 0.0 <= result["tasks"]["docs-order"]["median"] <= 100.0
+    assert "trust_remote_code=True" in next_line(result)[1]
+    assert Original.find(str(tmp_path / "run")).ours
+    one, other = (
+        load_file(each / "model.safetensors") for each in (folder, tmp_path / "run" / "export")
+    )
+    assert one.keys() == other.keys()
+    assert torch.equal(other["pooler.weight"], one["pooler.weight"])
+    with (folder / "encoder.py").open("a") as file:
+        file.write("print('altered')\n")
+    with pytest.raises(InputError, match=r"Python code.* which adapt and decide never do"):
+        Original.find(str(folder))

@@ -345,6 +345,11 @@ def test_data_takes_several_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         *("run", "demo", "--data", "a.txt", "--data", "b=c/d.txt"),
         *("model.width=3", "--seed", "1"),
     ]
+    heldout = ["--heldout", "a", "b", "--data", "c", "d", "--heldout", "e"]
+    assert _spread_data(["prepare", *heldout]) == [
+        *("prepare", "--heldout", "a", "--heldout", "b"),
+        *("--data", "c", "--data", "d", "--heldout", "e"),
+    ]
     assert _spread_data(["--data", "a", "--out", "x", "y"]) == ["--data", "a", "--out", "x", "y"]
     assert _spread_data(["--data", "a", "lr=4"]) == ["--data", "a", "lr=4"]
     monkeypatch.chdir(tmp_path)

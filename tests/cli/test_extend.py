@@ -28,7 +28,10 @@ def test_a_corpus_is_extended_by_its_own_settings(tmp_path: Path, corpus: Corpus
     [
         (["data.row_length=64"], {}, "data.row_length=64: the corpus to extend was prepared with"),
         (["data.clean.near=0.8"], {}, "data.clean.near=0.8: the corpus to extend"),
+        (["data={row_length: 64}"], {}, "data={row_length: 64}: the corpus to extend"),
+        (["data={clean: {near: 0.8}}"], {}, "data={clean: {near: 0.8}}: the corpus to extend"),
         (["tokenizer.kind=bpe"], {}, "tokenizer.kind=bpe: the corpus to extend"),
+        (["tokenizer={kind: bpe}"], {}, "tokenizer={kind: bpe}: the corpus to extend"),
         (None, {"heldout": ["x.txt"]}, "--heldout: the corpus to extend was prepared"),
         (None, {"fit": True}, "--fit: the corpus to extend was prepared with its own settings"),
     ],
@@ -51,4 +54,6 @@ def test_what_the_corpus_has_decided_is_refused(
 
 @pytest.mark.parametrize("step", ["function=f.py:keep", "entities=en", "downstream=[]"])
 def test_steps_whose_code_or_data_the_corpus_lacks_may_be_named(step: str) -> None:
-    _refuse_settings_of_its_own([f"data.clean.{step}"], heldout=False, fit=False)
+    key, _, value = step.partition("=")
+    for word in (f"data.clean.{step}", f"data={{format: jsonl, clean: {{{key}: '{value}'}}}}"):
+        _refuse_settings_of_its_own([word], heldout=False, fit=False)

@@ -196,3 +196,11 @@ def test_what_cannot_be_scored_is_said(tmp_path: Path, bert: Backbone) -> None:
     unmasked: Any = SimpleNamespace(name="x", mask=None)
     with pytest.raises(InputError, match="tokenizer of x has no mask token"):
         blimp_score(unmasked, long, CPU)
+
+
+def test_a_model_that_computes_no_numbers_has_no_score(tmp_path: Path) -> None:
+    encoder: Any = Table()
+    encoder.masked_lm = lambda device: lambda ids, at: torch.full((len(ids), 1, 40), torch.nan)
+    pairs_file = write(tmp_path / "pairs.jsonl", [line("c", "a")])
+    with pytest.raises(InputError, match="table computes no finite numbers: evaluate another"):
+        blimp_score(encoder, pairs_file, CPU)

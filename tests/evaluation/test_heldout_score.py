@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import models
 
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import HeldoutRows, cut_rows, heldout_rows
@@ -274,3 +275,14 @@ def test_the_last_source_may_have_no_tokens(tmp_path: Path) -> None:
     rows = cut_rows(lambda text: [ord(c) for c in text if c.isascii()], None, file, 10, 8)
     assert rows.sources is not None
     assert rows.sources.tokens_per_character == (1.0, 0.0)
+
+
+def test_a_tokenizer_that_fails_at_a_text_is_one_line(tmp_path: Path) -> None:
+    """It cannot write a word that it does not know, which no text before had."""
+    backbone: Any = BackboneSpec(str(save_model(tmp_path / "bert", "bert"))).load()
+    backbone.tokenizer.backend_tokenizer.model = models.WordPiece({"a": 5}, unk_token="[NONE]")
+    file = write_jsonl(tmp_path / "held.jsonl", ["a " * 40])
+    assert heldout_score(backbone, file, torch.device("cpu"), length=8)["rows"] == 5
+    file = write_jsonl(tmp_path / "held.jsonl", ["a " * 40, "b"])
+    with pytest.raises(InputError, match=r"tokenizer of bert cannot be loaded: .*UNK"):
+        heldout_score(backbone, file, torch.device("cpu"), length=8)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from crammed.evaluation import linear
 from crammed.evaluation.linear import linear_scores
+from crammed.tasks.folds import taken
 from crammed.tasks.rows import Rows, TaskData, Texts
 from crammed.tasks.task import Task, TaskKind
 
@@ -122,6 +124,26 @@ def test_two_texts_are_compared() -> None:
         return Rows(texts, np.arange(count, dtype=np.float32) % 2)
 
     assert scores("classification", pairs(200), pairs(100))["mine"] > 95.0
+
+
+@pytest.mark.parametrize("kind", [kind for kind in METRICS if kind != "tokens"])
+def test_features_of_training_rows_are_made_once_whatever_is_fitted_to_them(
+    kind: TaskKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the rows that choose the strength are what these rows alone would have."""
+    made = linear._features
+    features, outputs = Mock(side_effect=made), Mock(side_effect=linear._outputs)
+    monkeypatch.setattr(linear, "_features", features)
+    monkeypatch.setattr(linear, "_outputs", outputs)
+    scores(kind, rows(kind, 120, 1), rows(kind, 60, 2))
+    (vectorizer, train), (_, scored) = (call.args for call in features.call_args_list)
+    assert (len(train), len(scored)) == (120, 60)
+    _, _, known, labels, held, _ = outputs.call_args_list[0].args
+    begin, end = (taken(train, part) for part in np.split(np.arange(120), [96]))
+    np.testing.assert_array_equal(labels, begin.labels)
+    for found, part in ((known, begin), (held, end)):
+        np.testing.assert_allclose(found.toarray(), made(vectorizer, part).toarray())
+    assert [len(call.args[3]) for call in outputs.call_args_list] == [96, 96, 96, 120]
 
 
 def test_of_too_many_rows_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import yaml
 from rich.table import Table
 
 from crammed.errors import InputError
+from crammed.evaluation.backbones.run_directory import RunBackbone
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.blimp import blimp_score, sentence_scores
 from crammed.evaluation.evaluation import evaluate
@@ -81,6 +83,42 @@ def test_pairs_without_both_sentences_are_skipped_and_counted(
     score = done["suites"]["mine"]["tasks"]["agreement"]
     assert (score["rows"], score["skipped"]) == ({"validation": 24}, {"validation": 2})
     assert "note  agreement: skipped, without text: 2 rows of validation\n" in said.getvalue()
+
+
+@pytest.fixture
+def halves(tmp_path: Path) -> Path:
+    """A suite with a task of pairs that is scored on two splits."""
+    for split in ("validation", "test"):
+        write_rows(tmp_path / "agreement" / f"{split}.jsonl", PAIRS[split == "test" :: 2])
+    task = {"kind": "minimal-pairs", "scored": {"one": "validation", "two": "test"}}
+    means = {"both": ["one", "two"], "first": ["one"]}
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump({"tasks": {"agreement": task}, "means": means}))
+    return file
+
+
+def test_two_splits_are_scored_by_one_model_that_is_loaded_once(
+    ask: Ask, halves: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = []
+    for name in ("masked_lm", "untrained_masked_lm"):
+        real = getattr(RunBackbone, name)
+        loads.append(create_autospec(real, side_effect=real))
+        monkeypatch.setattr(RunBackbone, name, loads[-1])
+    scores = evaluate(ask(suite=str(halves)), SILENT)["suites"]["mine"]["tasks"]
+    assert [*scores] == ["one", "two"]
+    assert all("untrained" in each for each in scores.values())
+    assert [each.call_count for each in loads] == [1, 1]
+
+
+def test_the_score_on_a_split_that_has_left_the_data_goes_too(
+    tmp_path: Path, ask: Ask, halves: Path
+) -> None:
+    for names, means in ((["one", "two"], ["both", "first"]), (["one"], ["first"])):
+        found = evaluate(ask(suite=str(halves), untrained=False), SILENT)["suites"]["mine"]
+        assert [*found["tasks"]] == names
+        assert [mean["name"] for mean in found["means"]] == means
+        (tmp_path / "agreement" / "test.jsonl").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("name", ["crammed", "bert"])

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from crammed.config import ComputeConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.evaluation import suite
@@ -33,6 +34,7 @@ from crammed.evaluation.folder import (
 from crammed.evaluation.linear import linear_scores
 from crammed.evaluation.scores.table import score_tables
 from crammed.files.writing import read_json, write_json
+from crammed.report.page import write_report
 from crammed.tasks.read import read_task
 from crammed.tasks.task import load_suite
 from crammed.terminal.progress import SILENT, Progress
@@ -105,6 +107,8 @@ def test_a_linear_model_stands_beside_each_score(
         assert tasks_of(evaluate(ask(seeds=1, untrained=False), SILENT))["cola"] == scored
         shared = ask(seeds=1, twins=tmp_path / "twins", into=tmp_path / "other")
         assert "linear" not in tasks_of(evaluate(shared, SILENT))["cola"]
+        kept = tasks_of(evaluate(ask(seeds=1, twins=tmp_path / "twins"), SILENT))["cola"]
+        assert kept["linear"] == scored["linear"]
     monkeypatch.setitem(sys.modules, "sklearn", None)
     shutil.rmtree(tmp_path / "cola")
     write_task(tmp_path, "cola", rows=48)
@@ -182,6 +186,27 @@ def test_a_scored_split_that_the_data_lacks_is_named(tmp_path: Path, ask: Ask) -
     shown = io.StringIO()
     evaluate(ask(suite=str(tmp_path / "s.yaml"), untrained=False), Progress(shown))
     assert f"note  {said}\n" in shown.getvalue()
+
+
+def test_the_score_on_a_split_that_has_left_the_data_goes_too(tmp_path: Path, ask: Ask) -> None:
+    """It and the means over it would be of other data than those that are computed again."""
+    rows = [{"text": f"{('boat', 'fox')[n % 2]} {n}", "label": n % 2} for n in range(16)]
+    for split in ("train", "validation", "test"):
+        write_rows(tmp_path / "mine" / f"{split}.jsonl", rows)
+    task = "{text: text, metric: accuracy, scored: {one: validation, two: test}}"
+    means = "{both: [one, two], first: [one]}"
+    (tmp_path / "s.yaml").write_text(f"tasks: {{mine: {task}}}\nmeans: {means}\n")
+    request = ask(suite=str(tmp_path / "s.yaml"), seeds=1, untrained=False)
+
+    def scored() -> tuple[list[str], list[str]]:
+        found = evaluate(request, SILENT)["suites"]["s"]
+        kept = read_json(tmp_path / "scores" / "scores.json") or {}
+        assert kept["suites"]["s"] == found
+        return [*found["tasks"]], [mean["name"] for mean in found["means"]]
+
+    assert scored() == (["one", "two"], ["both", "first"])
+    (tmp_path / "mine" / "test.jsonl").unlink()
+    assert scored() == (["one"], ["first"])
 
 
 def test_finished_jobs_are_never_done_again(tmp_path: Path, ask: Ask) -> None:
@@ -271,6 +296,29 @@ def test_scores_of_another_model_are_not_taken_for_a_models_own(
         scores_folder(str(other), None)
 
 
+MODEL = {"name": "model", "sha256": "0"}
+
+
+@pytest.mark.parametrize(
+    "described",
+    [{}, {"model": MODEL}, {"protocol": {}}, {"model": {"name": "model"}, "protocol": {}}],
+)
+def test_a_folder_that_does_not_say_what_it_is_of_is_refused_in_one_line(
+    tmp_path: Path, ask: Ask, described: dict[str, Any]
+) -> None:
+    write_task(tmp_path, "cola", rows=40)
+    scores = tmp_path / "scores"
+    write_json(scores / "evaluation.json", described)
+    write_json(scores / "scores.json", {"suites": {"glue": {"tasks": {}, "means": []}}})
+    words = "evaluation.json is damaged: it says no model or no protocol; restore it from a copy"
+    with pytest.raises(InputError, match=words):
+        evaluate(ask(), SILENT)
+    with pytest.raises(InputError, match=words):
+        compare_models(tmp_path / "other", scores, "glue")
+    with pytest.raises(InputError, match=words):
+        write_report([scores], tmp_path / "report.html")
+
+
 def test_a_failing_task_is_shown_and_the_others_finish(tmp_path: Path, ask: Ask) -> None:
     write_task(tmp_path, "stsb", rows=40, label=1.0)  # constant: nothing to learn
     write_task(tmp_path, "cola", rows=40, label=7)
@@ -328,6 +376,8 @@ def test_a_diverged_model_has_no_score(tmp_path: Path, ask: Ask) -> None:
 
 def test_wrong_requests_are_refused_before_anything_is_made(tmp_path: Path, ask: Ask) -> None:
     write_task(tmp_path, "cola", rows=40)
+    trained: dict[str, Any] = {"jobs": None, "untrained": False}
+    half: dict[str, Any] = {"jobs": None, "compute": ComputeConfig(dtype="bfloat16")}
     for values, message in (
         ({"suite": "gleu"}, "no suite 'gleu': did you mean glue"),
         ({"tasks": ("colla",)}, "no task 'colla': did you mean cola"),
@@ -340,6 +390,10 @@ def test_wrong_requests_are_refused_before_anything_is_made(tmp_path: Path, ask:
         ({"suite": "blimp", "seeds": 2}, "--seeds does nothing for blimp: leave it out"),
         ({"suite": "blimp", "tasks": ("npi",)}, "--tasks does nothing for blimp: leave it out"),
         ({"suite": "blimp", "jobs": 1}, "--jobs does nothing for blimp: leave it out"),
+        ({"suite": "blimp", **trained}, "--no-untrained does nothing for blimp: leave it out"),
+        ({"suite": "heldout", **trained}, "--no-untrained does nothing for heldout: leave it out"),
+        ({"suite": "blimp", **half}, "--dtype does nothing for blimp: leave it out"),
+        ({"suite": "heldout", **half}, "--dtype does nothing for heldout: leave it out"),
     ):
         with pytest.raises(InputError, match=message):
             evaluate(ask(**values), SILENT)

@@ -117,3 +117,19 @@ def test_a_model_that_cannot_become_onnx_is_one_line(
     with pytest.raises(CrammedError, match=said):
         export(final, tmp_path / "export", onnx="float32")
     assert not (tmp_path / "export").exists()
+
+
+def test_an_export_that_transformers_cannot_load_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any, **__: Any) -> None:
+        raise ValueError("model type is not known\nand a hundred others")
+
+    monkeypatch.setattr("crammed.export.huggingface.load_exported", failing)
+    said = (
+        r"^transformers \S+ cannot load the export \(model type is not known\): "
+        r"pip install --upgrade transformers, then repeat the command$"
+    )
+    with pytest.raises(InputError, match=said):
+        export(untrained(word_pieces(), configuration()), tmp_path / "export")
+    assert not (tmp_path / "export").exists()

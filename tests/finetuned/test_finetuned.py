@@ -312,17 +312,32 @@ def test_a_table_of_predictions_keeps_any_end_of_line(tmp_path: Path) -> None:
     assert (tmp_path / "out.csv").read_bytes().startswith(b"text,predicted\n")
 
 
+def finetuned(data: Path, encoder: Path, *more: str) -> str:
+    """What the command prints that keeps a model of one seed."""
+    here = data.parent
+    words: list[str | Path] = ["finetune", encoder, "--suite", here / "classification.yaml"]
+    words += ["--data", data, "--out", here / "kept", "--protocol", here / "protocol.yaml"]
+    done = command.crammed(*words, "--seeds", "1", "--no-untrained", *more, cwd=here)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_commands_for_a_model_with_code_of_its_own_allow_it(
+    data: Path, encoders: dict[str, Path]
+) -> None:
+    trust, kept = "--trust-remote-code", data.parent / "kept"
+    printed = finetuned(data, encoders["crammed-2022"], trust)
+    assert f"crammed predict {kept} {trust} --data FILE\n" in printed
+    card = (kept / "README.md").read_text("utf-8")
+    assert f"\ncrammed predict path/to/this/folder {trust} --data rows.csv\n" in card
+
+
 def test_the_commands(data: Path, encoders: dict[str, Path]) -> None:
     here = data.parent
-    words: list[str | Path] = [
-        "finetune",
-        encoders["crammed"],
-        "--suite",
-        here / "classification.yaml",
-    ]
-    words += ["--data", data, "--out", here / "kept", "--protocol", here / "protocol.yaml"]
-    done = command.crammed(*words, "--seeds", "1", "--no-untrained", cwd=here)
-    assert "crammed predict" in done.stdout, done.stderr
+    printed = finetuned(data, encoders["crammed"])
+    assert f"crammed predict {here / 'kept'} --data FILE\n" in printed
+    card = (here / "kept" / "README.md").read_text("utf-8")
+    assert "\ncrammed predict path/to/this/folder --data rows.csv\n" in card
     with (here / "new.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["text", "id"], ["the garden", 7], ["=a harbour", 8]])
     said = command.crammed("predict", here / "kept", "--data", here / "new.csv").stdout.splitlines()

@@ -9,14 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from crammed.config import ComputeConfig
 from crammed.errors import InputError
-from crammed.finetuned.folder import Description
+from crammed.files.writing import write_json
+from crammed.finetuned.folder import DESCRIPTION, Description
 from crammed.finetuned.output import write_rows
 from crammed.finetuned.prediction import Predictor
 from crammed.tasks.labels import list_of
 from crammed.tasks.task import Task
 from crammed.terminal.progress import SILENT
+from support.models import save_model
 from support.text import write_rows as write_lines
+
+FIXED: dict[str, Any] = {"max_length": 16, "encoder": "e", "seed": 0, "scores": {}}
+"""What a description has whatever its task is."""
 
 
 def test_rows_with_another_number_of_answers_are_refused(
@@ -25,11 +31,10 @@ def test_rows_with_another_number_of_answers_are_refused(
     monkeypatch.setattr(Predictor, "outputs", lambda _, rows: np.zeros((len(rows), rows.choices)))
     values = {"name": "a", "kind": "choice", "text": "q", "choices": "ends", "metric": "accuracy"}
     values["group"] = "g"
-    fixed: dict[str, Any] = {"max_length": 16, "encoder": "e", "seed": 0, "scores": {}}
     task = Task.model_validate(values)
     nothing: Any = None
     predictor = Predictor(
-        Description(task=task, labels=("0", "1"), **fixed), nothing, nothing, nothing
+        Description(task=task, labels=("0", "1"), **FIXED), nothing, nothing, nothing
     )
     rows = [{"q": "why", "ends": [*"ab"]}, {"q": "why", "ends": [*"abc"]}]  # without groups
     file = write_lines(tmp_path / "rows.jsonl", rows[:1])
@@ -37,6 +42,21 @@ def test_rows_with_another_number_of_answers_are_refused(
     for number, some in enumerate((rows[1:], rows), 1):
         with pytest.raises(InputError, match=f"line {number}: 3 answers, but other rows have 2"):
             [*predictor.predict(write_lines(file, some))]
+
+
+def test_a_class_of_truncated_words_that_is_no_label_is_refused(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "model", "bert", "AutoModelForTokenClassification")
+    values = {"name": "a", "kind": "tokens", "text": "words", "metric": "accuracy"}
+    described = Description(task=Task.model_validate(values), labels=("x", "y"), **FIXED)
+    cpu = ComputeConfig(device="cpu")
+    for majority in (1, 2, -1):
+        told = {**described.model_dump(mode="json"), "majority": majority}
+        write_json(folder / DESCRIPTION, told)
+        if majority == 1:
+            assert Predictor.load(folder, cpu).description.majority == 1
+            continue
+        with pytest.raises(InputError, match=r"task\.json is damaged: fine-tune again"):
+            Predictor.load(folder, cpu)
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def test_byte_order_marks(tmp_path: Path, suffix: str) -> None:
     file.write_bytes(content.encode("utf-8-sig"))
     assert read(file) == ["hello"]
     if suffix == ".jsonl":
-        file.write_bytes(2 * content.encode("utf-8-sig"))
+        file.write_bytes(2 * content.encode("utf-8-sig") + b"\xef\xbb\xbf")
         assert read(file) == ["hello", "hello"]
     for encoding in ("utf-16", "utf-32"):
         file.write_bytes(content.encode(encoding))

@@ -156,7 +156,7 @@ def test_blocks_hold_what_the_whole_file_does(
     """A file that is read in blocks of any size gives the same documents and faults."""
     monkeypatch.setattr(lines, "LARGEST", limit)
     draw = random.Random(limit)
-    pieces = ["a", "b b", "", "", " \t", "long " * 20, "\xe9t\xe9", "x" * 200]
+    pieces = ["a", "b b", "", "", " \t", "long " * 20, "\xe9t\xe9", "\xe9" * 15, "x" * 200]
     text = ends.join(draw.choices(pieces, k=300))
     data = text.encode().replace(b"b b", b"b \xff", 3)
     (tmp_path / "a.txt").write_bytes(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -185,9 +186,22 @@ def test_a_run_that_has_not_finished(tmp_path: Path, page: dict[str, Any], here:
     run = crammed.read_run(tmp_path)
     assert run.summary is None
     assert "which has not finished" in run._repr_html_()
+    with pytest.raises(InputError, match="has not finished: repeat its command"):
+        run.result  # noqa: B018
     assert len(run.log) == len(crammed.read_run(here / "runs/mine").log)
     with pytest.raises(InputError, match="is not a run"):
         crammed.read_run(here)
+
+
+def test_the_result_of_a_run_has_scores_that_came_later(
+    tmp_path: Path, page: dict[str, Any], here: Path
+) -> None:
+    run = crammed.read_run(shutil.copytree(here / "runs/mine", tmp_path / "run"))
+    file = run.folder / "evaluation" / "scores.json"
+    before, scores = run.result["tasks"]["rte"]["median"], json.loads(file.read_text())
+    scores["suites"]["glue"]["tasks"]["rte"]["median"] = before + 1.0
+    file.write_text(json.dumps(scores))
+    assert run.result["tasks"]["rte"]["median"] == before + 1.0
 
 
 def test_without_pandas(page: dict[str, Any], monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
@@ -247,3 +261,15 @@ def test_what_is_wrong_is_said_before_any_work(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=words):
             call()
     assert [*tmp_path.iterdir()] == [text]
+
+
+def test_what_trains_in_one_process_says_so_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1"}
+    for name, value in {**told, "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    for call, words in (
+        (lambda: crammed.run(data="no"), "run .*: start crammed pretrain with torchrun instead"),
+        (lambda: crammed.adapt("no", data="no"), "adapt .*: start it without torchrun"),
+    ):
+        with pytest.raises(InputError, match=f"^{words}$"):
+            call()

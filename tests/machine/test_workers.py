@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -153,6 +155,14 @@ def test_workers_are_protected_and_their_program_keeps_its_environment(
         with workers.worker_processes(1, "nothing") as pool:
             assert pool.submit(_seen_by_a_worker, SAFE).result() == "1"
         assert os.environ.get(SAFE) == before
+
+
+def test_an_error_ends_no_other_processes_of_the_program() -> None:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as others:
+        assert others.submit(abs, -1).result() == 1
+        with pytest.raises(KeyError), workers.worker_processes(1, "nothing"):
+            raise KeyError
+        assert others.submit(abs, -2).result() == 2
 
 
 def test_workers_do_not_run_the_script_that_starts_them(tmp_path: Path) -> None:

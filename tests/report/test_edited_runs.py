@@ -68,6 +68,8 @@ def test_names_do_not_act_where_a_report_is_written_or_read(
         ("events.jsonl", b'{"event": ["stage"]}', "does not name an event"),
         ("events.jsonl", b'{"event": "stage", "name": "x"}', "has no number 'seconds'"),
         ("events.jsonl", b'{"event": "heldout", "u": 1, "update": 1}', "has no number 'loss@0.15'"),
+        ("events.jsonl", b'{"event": "busy", "update": 3}', "has no number 'share'"),
+        ("events.jsonl", b'{"event": "busy", "share": 0.4}', "has no number 'update'"),
     ],
 )
 def test_a_line_of_another_form_is_named(
@@ -76,6 +78,13 @@ def test_a_line_of_another_form_is_named(
     run = appended(copied(tmp_path / "run"), name, line)
     with pytest.raises(InputError, match=rf"{name} is damaged: record \d+ {words}; restore"):
         write_report([run], tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("name", ["", ', "name": ["x"]'])
+def test_a_stage_without_a_name_has_its_seconds_all_the_same(tmp_path: Path, name: str) -> None:
+    line = f'{{"event": "stage", "seconds": 4321{name}}}'
+    run = appended(copied(tmp_path / "run"), "events.jsonl", line.encode())
+    assert "1h 12m" in write_report([run], tmp_path / "report.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize("line", [b'{"update": 3, "lo', b"\xff\xfe\x00", b"[" * 100_000, b""])
@@ -118,6 +127,17 @@ def test_a_damaged_file_of_a_run_is_one_line(tmp_path: Path, name: str) -> None:
     (run / name).write_text("{")
     with pytest.raises(InputError, match=f"{name} is damaged: it "):
         read_everything(run)
+
+
+@pytest.mark.parametrize("folder", ["evaluation", "evaluation-mine"])
+@pytest.mark.parametrize("scores", ["{", '{"suites": []}', '{"suites": {"glue": {"tasks": []}}}'])
+def test_damaged_scores_of_a_run_are_one_line(tmp_path: Path, folder: str, scores: str) -> None:
+    own = copied(tmp_path / "run") / folder
+    own.mkdir()
+    shutil.copy(FINISHED / "evaluation" / "evaluation.json", own)
+    (own / "scores.json").write_text(scores)
+    with pytest.raises(InputError, match=rf"{folder}/scores\.json is damaged: remove it, and eval"):
+        write_report([tmp_path / "run"], tmp_path / "report.html")
 
 
 @pytest.mark.parametrize(

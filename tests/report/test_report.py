@@ -264,11 +264,11 @@ def test_a_model_from_elsewhere_has_a_report_of_its_scores(moved: Path, tmp_path
         (evaluated(moved, glue=GLUE, blimp=BLIMP) / "evaluation/scores.json").read_text()
     )
     scores |= {
-        "model": {"name": "theirs", "parameters": 22_700_000},
+        "model": {"name": "theirs", "sha256": "", "parameters": 22_700_000},
         "protocol": {**PAPERS, "epochs": 7},
     }
-    (folder / "scores.json").write_text(json.dumps(scores))
-    (folder / "evaluation.json").write_text("{}")
+    for name in ("scores", "evaluation"):
+        (folder / f"{name}.json").write_text(json.dumps(scores))
     page = write_report([folder], tmp_path / "report.html").read_text()
     for words in (
         "It helped on mrpc (",

@@ -155,6 +155,12 @@ def test_runs_that_are_there_have_curves_and_links(tmp_path: Path) -> None:
     text = write_study_page(tmp_path / "mine", elsewhere).read_text("utf-8")
     assert f'href="../mine/{links[0]}"' in text
     assert (tmp_path / "mine" / links[0]).stat().st_mtime_ns == before
+    linked = tmp_path / "pages" / "link"
+    linked.symlink_to(tmp_path / "mine")
+    text = write_study_page(linked, linked / "study.html").read_text("utf-8")
+    assert re.findall(r'<a href="([^"]*)"', text) == links
+    text = write_study_page(linked, elsewhere).read_text("utf-8")
+    assert f'href="../mine/{links[0]}"' in text
     evaluated(tmp_path / "mine" / "plain-0", glue=GLUE)
     write_study_page(tmp_path / "mine", elsewhere)
     assert "Scores after fine-tuning" in (tmp_path / "mine" / links[0]).read_text("utf-8")

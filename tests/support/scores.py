@@ -71,6 +71,7 @@ HELDOUT = {
 def evaluated(run: Path, **suites: Any) -> Path:
     """The run, given these scores."""
     (run / "evaluation").mkdir(exist_ok=True)
-    scores = {"schema": 2, "model": {}, "protocol": PAPERS, "suites": suites}
-    (run / "evaluation" / "scores.json").write_text(json.dumps(scores))
+    about = {"schema": 2, "model": {"name": run.name, "sha256": ""}, "protocol": PAPERS}
+    (run / "evaluation" / "evaluation.json").write_text(json.dumps(about))
+    (run / "evaluation" / "scores.json").write_text(json.dumps({**about, "suites": suites}))
     return run

@@ -77,6 +77,20 @@ def test_a_folder_for_each_split(tmp_path: Path) -> None:
     assert len(texts(find(tmp_path))) == 5
 
 
+def test_a_folder_without_parquet_hides_no_parts(tmp_path: Path) -> None:
+    save(tmp_path / "mine/train/notes.txt", b"none")
+    assert find(tmp_path) is None
+    save(tmp_path / "mine/train-00000-of-00001.parquet", parquet(ROWS))
+    assert len(texts(find(tmp_path))) == 5
+
+
+def test_two_files_for_one_part_are_refused(tmp_path: Path) -> None:
+    for more in ("", "-0a1b"):
+        save(tmp_path / f"mine/train-00000-of-00001{more}.parquet", parquet(ROWS))
+    with pytest.raises(InputError, match="has two files for the same part of the split train"):
+        find(tmp_path)
+
+
 def test_other_spellings_of_splits_and_folders_are_found(tmp_path: Path) -> None:
     save(tmp_path / "My-Task/dev_a.jsonl", FORMATS[".jsonl"](ROWS))
     assert texts(find(tmp_path, "validation_a", "mytask"))

@@ -173,6 +173,14 @@ def test_a_suite_has_not_the_name_of_what_is_no_suite_of_tasks(tmp_path: Path, n
         load_suite(str(file))
 
 
+def test_a_suite_is_called_what_its_file_is(tmp_path: Path) -> None:
+    task = "tasks: {a: {text: b, metric: f1}}"
+    assert load_suite(written(tmp_path, f"name: mine\n{task}")).name == "mine"
+    said = refusal(tmp_path, f"name: other\n{task}")
+    file = tmp_path / "mine.yaml"
+    assert said == f"suite {file}: leave out `name`: a suite is called what its file is"
+
+
 def test_all_faults_are_named_at_once(tmp_path: Path) -> None:
     text = refusal(tmp_path, "tasks: {a: {txt: b, metric: acc}}")
     assert "3 faults" in text

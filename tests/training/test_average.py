@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
-from crammed.errors import InputError
+from crammed.errors import InputError, Interrupted
 from crammed.machine.device import Device
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import SILENT
@@ -19,7 +20,7 @@ from crammed.training.update.build import build
 from crammed.training.update.step import TrainStep
 from support.steps import SPECIALS, check_resumed, rows_of, update_of, vector
 from support.text import tiny
-from support.training import events
+from support.training import events, train
 
 
 def step_of(cpu: Device, *words: str) -> TrainStep:
@@ -109,3 +110,23 @@ def test_the_run_measures_and_keeps_the_average(
     assert not torch.equal(weights, averaged)
     _, _, latest = run_with("train.latest.every=1", "train.latest.count=2")
     assert not torch.equal(weights, latest)
+
+
+def test_a_signal_at_the_end_has_the_processes_compared_once(
+    corpus: Corpus, cpu: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader has the average in place of its weights then, and the others have not."""
+    config = tiny("crammed", "train.average=0.9", budget={"limit": "4updates"})
+    whole, compared = train(config, corpus, tmp_path / "whole", cpu), list[int]()
+
+    def compare(step: TrainStep, _: object) -> None:
+        if not compared:
+            signal.raise_signal(signal.SIGTERM)
+        compared.append(step._number)
+
+    monkeypatch.setattr("crammed.training.upkeep.compare_weights", compare)
+    with pytest.raises(Interrupted, match="SIGTERM after 4 updates; everything is saved"):
+        train(config, corpus, tmp_path / "run", cpu)
+    assert compared == [3]
+    again = train(config, corpus, tmp_path / "run", cpu)
+    assert torch.equal(*(vector(each.model.parameters()) for each in (whole, again)))

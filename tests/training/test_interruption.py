@@ -16,7 +16,7 @@ from crammed.errors import InputError, Interrupted
 from crammed.files.hashes import write_hashes
 from crammed.machine.device import Device
 from crammed.runs.directory import RunDir
-from crammed.terminal.progress import Progress
+from crammed.terminal.progress import SILENT, Progress
 from crammed.training.loop import pretrain
 from crammed.training.update.objective import MaskedTokens
 from crammed.training.update.planned import Update
@@ -55,7 +55,8 @@ def test_a_signal_leaves_a_checkpoint_that_goes_on_exactly(
     whole = train(config, corpus, tmp_path / "whole", cpu)
     with monkeypatch.context():
         stopping_at(3, which)
-        with pytest.raises(Interrupted, match=f"{which.name} after 3 updates") as caught:
+        said = r"after 3 updates; everything is saved in \S+/run, and the same command goes on"
+        with pytest.raises(Interrupted, match=f"{which.name} {said} from there$") as caught:
             train(config, corpus, tmp_path / "run", cpu)
         assert caught.value.exit_code == 75
         stopping_at(-1, which)
@@ -132,3 +133,15 @@ def test_a_checkpoint_of_another_corpus_is_refused(
     write_hashes(generation)
     with pytest.raises(InputError, match="another corpus"):
         train(config, corpus, tmp_path / "run", cpu)
+
+
+def test_a_checkpoint_removes_what_a_killed_process_left_of_another(
+    tmp_path: Path, corpus: Corpus, cpu: Device
+) -> None:
+    left = tmp_path / "run" / "checkpoints" / ".step-00000001.tmp"
+    config = tiny("crammed", budget={"limit": "2updates"})
+    with RunDir.open(tmp_path / "run", config) as run:
+        left.mkdir(parents=True)
+        (left / "model.safetensors").write_bytes(b"the first half")
+        pretrain(config, corpus, run, cpu, SILENT)
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step-00000002"]

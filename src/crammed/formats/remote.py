@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -129,12 +130,21 @@ class Remote:
         with _faults(self.address):
             if self.is_glob:
                 folder = re.split(r"[*?[]", self.root, maxsplit=1)[0].rpartition("/")[0]
-                paths = self.system.expand_path(self.root, recursive=True)
-                folders = {path.rpartition("/")[0] for path in paths}  # which it lists as well
-                return self._listed(folder, [path for path in paths if path not in folders])
+                return self._listed(folder, self._matching())
             if not self.is_folder:
                 return [RemoteFile(self.root, last_part(self.address), {})]
             return self._listed(self.root.rstrip("/"), self.system.find(self.root))
+
+    def _matching(self) -> list[str]:
+        """The files that match the glob, and those in folders that match it."""
+        found = self.system.glob(self.root, detail=True)
+        if not found:
+            raise FileNotFoundError(self.root)
+        listed = (
+            [path] if info["type"] == "file" else self.system.find(path)
+            for path, info in found.items()
+        )
+        return list(chain.from_iterable(listed))
 
     @cached_property
     def is_folder(self) -> bool:

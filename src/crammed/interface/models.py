@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import cast, get_args
@@ -81,25 +82,35 @@ def evaluate(
     """
     if submission is not None:
         check_file(Path(submission))
-    request = Request(
-        model=str(model),
-        suite=str(suite),
-        data=str(data),
+    request = replace(
+        _request(model, suite, data, seeds, protocol, jobs, device, dtype),
         tasks=None if tasks is None else tuple(task_names(tasks)),
-        seeds=seeds,
-        protocol=None if protocol is None else str(protocol),
         into=None if into is None else Path(into),
         untrained=untrained,
         twins=None if untrained_in is None else Path(untrained_in),
         submission=None if submission is None else Path(submission),
-        jobs=jobs,
-        compute=compute_config(device, dtype),
         trust_remote_code=trust_remote_code,
     )
     with shown_progress() as progress:
         result = evaluation.evaluate(request, progress)
         _rewrite_report(Path(model), Path(result["folder"]), progress)
     return Evaluation(Path(result["folder"]), result)
+
+
+def _request(
+    model: File,
+    suite: File,
+    data: File,
+    seeds: int | None,
+    protocol: File | None,
+    jobs: int | None,
+    device: str,
+    dtype: str,
+) -> Request:
+    """What all of them ask for."""
+    named = None if protocol is None else str(protocol)
+    asked = Request(str(model), str(suite), str(data), seeds=seeds, protocol=named, jobs=jobs)
+    return replace(asked, compute=compute_config(device, dtype))
 
 
 def _rewrite_report(run: Path, folder: Path, progress: Progress) -> None:
@@ -150,16 +161,10 @@ def decide(
     The other arguments, and errors, are those of `crammed.run` and `evaluate`.
     """
     original = Original.find(str(model))
-    request = Request(
-        model=str(model),
-        suite=str(suite),
-        data=str(tasks_data),
+    request = replace(
+        _request(model, suite, tasks_data, seeds, protocol, jobs, device, dtype),
         tasks=None if tasks is None else tuple(task_names(tasks)),
-        seeds=seeds,
-        protocol=None if protocol is None else str(protocol),
         untrained=False,
-        jobs=jobs,
-        compute=compute_config(device, dtype),
     )
     folder = behind_links(Path(out))
     runs, words = deciding.places(folder), words_of(overrides)
@@ -206,17 +211,11 @@ def finetune(
 
     The other arguments, and errors, are those of `evaluate`.
     """
-    request = Request(
-        model=str(model),
-        suite=str(suite),
-        data=str(data),
+    request = replace(
+        _request(model, suite, data, seeds, protocol, jobs, device, dtype),
         tasks=None if task is None else (task,),
-        seeds=seeds,
-        protocol=None if protocol is None else str(protocol),
         into=None if into is None else Path(into),
         untrained=untrained,
-        jobs=jobs,
-        compute=compute_config(device, dtype),
         trust_remote_code=trust_remote_code,
     )
     kept = Path(out)

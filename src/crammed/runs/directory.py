@@ -316,7 +316,9 @@ def another_run(path: Path, differences: Sequence[str]) -> InputError:
     """The refusal of a run in whose folder there is one with these differences."""
     more = ""
     if (path / "summary.json").exists() and any(each.startswith("budget") for each in differences):
-        more = f"; to go on with its model, type crammed adapt {path}, with --data, --budget and --out"
+        more = (
+            f"; to go on with its model, type crammed adapt {path}, with --data, --budget and --out"
+        )
     return InputError(
         f"{path} holds a run with another configuration ({', '.join(differences[:3])}): choose "
         f"another --out, or the same configuration to resume it{more}"

@@ -87,6 +87,19 @@ def test_new_rows_are_those_of_the_new_text_alone(
     assert sum(histogram) == made.manifest["documents"]
 
 
+def test_what_links_lead_to_is_shared(tmp_path: Path, base: Corpus, further: Path) -> None:
+    """As in the cache of the hub, whose links are relative."""
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    for file in list(base.path.iterdir()):
+        file.rename(blobs / file.name)
+        file.symlink_to(Path("..", "blobs", file.name))
+    made = extend(base, config_of(further).data, tmp_path / "larger", SILENT)
+    assert not [file for file in made.path.iterdir() if file.is_symlink()]
+    assert (made.path / "rows-00000.bin").samefile(blobs / "rows-00000.bin")
+    assert not list(made.damaged())
+
+
 def test_stored_orders_are_of_all_rows(tmp_path: Path, base: Corpus, further: Path) -> None:
     made = extend(base, config_of(further).data, tmp_path / "larger", SILENT)
     order = made.order("rare-first")

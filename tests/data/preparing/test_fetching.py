@@ -25,10 +25,10 @@ from support.web import serving
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
-    """A folder with text, hidden text, and a file of another format."""
+    """A folder with text, hidden text, a file of another format, and an empty folder."""
     folder = tmp_path / "texts"
-    (folder / "more").mkdir(parents=True)
-    (folder / ".hidden").mkdir()
+    for name in ("more", ".hidden", "empty"):
+        (folder / name).mkdir(parents=True)
     write_jsonl(folder / "b.jsonl", documents(200, seed=1))
     write_jsonl(folder / "more" / "a b.jsonl", documents(200, seed=2))
     (folder / ".hidden" / "c.txt").write_text("hidden")
@@ -43,6 +43,7 @@ def memory(texts: Path) -> Iterator[str]:
     for file in texts.rglob("*"):
         if file.is_file():
             system.pipe_file(f"/texts/{file.relative_to(texts)}", file.read_bytes())
+    system.mkdir("/texts/empty")
     yield "memory://texts"
     system.rm("/texts", recursive=True)
 
@@ -66,7 +67,10 @@ FIRST = {"b.jsonl": documents(200, seed=1)}
 
 @pytest.mark.parametrize(
     ("below", "found"),
-    [("/", BOTH), ("/b.jsonl", FIRST), ("/*.jsonl", FIRST), ("/**/*.jsonl", BOTH), ("/more", 1)],
+    [
+        *(("/", BOTH), ("/b.jsonl", FIRST), ("/*.jsonl", FIRST), ("/**/*.jsonl", BOTH)),
+        *(("/*", BOTH), ("/**", BOTH), ("/more", 1), ("/m*", 1)),
+    ],
 )
 def test_files_folders_and_globs(
     tmp_path: Path, texts: Path, memory: str, below: str, found: Any
@@ -101,6 +105,8 @@ def test_a_web_server(tmp_path: Path, texts: Path, web: tuple[str, list[str]]) -
     address, requests = web
     work = tmp_path / "work"
     assert read(f"{address}/texts/", work) == BOTH
+    for glob in ("*", "**", "**/*.jsonl"):
+        assert read(f"{address}/texts/{glob}", work) == BOTH
     assert read(f"{address}/texts/b.jsonl?signature=x", work) == FIRST
     requests.clear()
     assert read(f"{address}/texts/b.jsonl?signature=x", work) == FIRST
@@ -111,6 +117,12 @@ def test_a_web_server(tmp_path: Path, texts: Path, web: tuple[str, list[str]]) -
         InputError, match=r"^no such data: http://127\.0\.0\.1:\d+/texts/none\.txt$"
     ):
         read(f"{address}/texts/none.txt", work)
+
+
+def test_links_of_a_page_are_not_followed(texts: Path, web: tuple[str, list[str]]) -> None:
+    (texts / "page.html").write_text('See <a href="b.jsonl">more</a>.')
+    files = Remote.at(f"{web[0]}/texts/*.html").files()
+    assert [file.below for file in files] == ["page.html"]
 
 
 def test_a_file_that_is_gone_is_not_read_again(tmp_path: Path, memory: str) -> None:

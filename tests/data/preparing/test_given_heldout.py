@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from crammed.config import TokenizerConfig
 from crammed.data.heldout import heldout_documents, heldout_texts
 from crammed.data.preparing.select.given_heldout import GivenHeldout
 from crammed.data.preparing.select.heldout_choice import SEAM
@@ -96,6 +97,17 @@ def test_a_held_out_file_without_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--heldout .*empty\.jsonl holds no text"):
         prepared(tmp_path / "a", file, heldout=[str(empty)])
     assert not [each for each in tmp_path.iterdir() if each.is_dir()]
+
+
+def test_text_that_is_all_held_out_is_refused(tmp_path: Path) -> None:
+    file = write_jsonl(tmp_path / "text.jsonl", documents(300))
+
+    def choose(tokens: float) -> TokenizerConfig:
+        return TokenizerConfig(vocab_size=1000 + int(1 / tokens))
+
+    with pytest.raises(InputError, match="the data holds no text to train on"):
+        prepared(tmp_path / "made", file, heldout=[str(file)], choose=choose)
+    assert [each.name for each in tmp_path.iterdir()] == ["text.jsonl"]
 
 
 @pytest.mark.parametrize("named", [["both"], ["both/en/test.jsonl", "both/de/test.jsonl"]])

@@ -144,6 +144,15 @@ def test_nothing_is_read_twice(tmp_path: Path) -> None:
     assert [part.name for job in new for part in job.parts] == ["more.jsonl"]
 
 
+@pytest.mark.parametrize("count", [10, 300])
+def test_text_is_read_again_in_another_format(tmp_path: Path, count: int) -> None:
+    file = write_jsonl(tmp_path / "a.txt", documents(count))
+    (first, *_) = chain(*texts_of(read_source(file, tmp_path / "work", format="txt")))
+    assert first.startswith('{"text": ')
+    found = read_source(file, tmp_path / "work", format="jsonl")
+    assert list(chain(*texts_of(found))) == documents(count)
+
+
 def test_copies_of_a_file_have_folders_of_their_own(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     for name in ("a", "b"):

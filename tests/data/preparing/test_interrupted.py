@@ -114,6 +114,21 @@ def test_it_ends_before_every_step_of_the_driver_in_turn(
     assert not (tmp_path / ".out.preparing").exists()
 
 
+def test_where_shards_are_cut_may_change_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """White space that cleaning removes counts there."""
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 20_000)
+    folder, texts = tmp_path / "texts", documents(60)
+    write_jsonl(folder / "a.jsonl", [*texts[:-1], texts[-1] + 1_500 * " "])
+    write_jsonl(folder / "b.jsonl", documents(60, seed=1))
+    with stopping("without_copies"):
+        prepared(tmp_path / "out", folder, "compute.workers=1")
+    write_jsonl(folder / "a.jsonl", texts)
+    fresh = prepared(tmp_path / "fresh", folder, "compute.workers=1")
+    assert prepared(tmp_path / "out", folder, "compute.workers=1").sha256 == fresh.sha256
+
+
 @pytest.mark.long
 def test_ray_reads_the_hub_and_extends_a_corpus_to_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -28,7 +28,7 @@ from support.command import dying, python
 from support.corpora import prepared, tokens_of
 from support.reading import Cleaning
 from support.samples import tarred, zipped
-from support.text import documents, tiny, write_jsonl
+from support.text import documents, tiny, write_jsonl, write_rows
 
 
 @pytest.mark.parametrize("sep", [True, False])
@@ -75,6 +75,12 @@ def test_what_needs_sep_is_refused_without_it() -> None:
 
 def test_surrogates_and_control_characters_do_no_harm(make_corpus: Callable[..., Corpus]) -> None:
     make_corpus([*documents(100), "half a pair \ud800 here", "a \x00 null and a \x07 bell"])
+
+
+def test_half_a_pair_in_the_name_of_a_field_does_no_harm(tmp_path: Path) -> None:
+    rows = [*({"text": text} for text in documents(100)), {"half \ud800": "a pair"}]
+    made = prepared(tmp_path / "out", write_rows(tmp_path / "a.json", rows), "data.unreadable=skip")
+    assert made.manifest["skipped"][0]["records"] == 1
 
 
 def test_unigram_cross_entropy_by_hand(corpus: Corpus) -> None:

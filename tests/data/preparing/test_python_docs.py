@@ -92,3 +92,13 @@ def test_python_docs_fingerprint_names_versions_and_no_folder() -> None:
     assert source.name == fingerprint["name"] == "python-docs"
     assert "torch" in fingerprint["packages"]
     assert "/" not in "".join(fingerprint["packages"].values())
+
+
+def test_what_an_interrupted_uninstall_leaves_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.dist-info").mkdir()
+    (tmp_path / "b.dist-info" / "METADATA").write_text("Name: b\nVersion: 1.0\n")
+    monkeypatch.setattr(python_docs, "_roots", lambda: {"site-packages": tmp_path})
+    assert python_docs.PythonDocs().fingerprint()["packages"] == {"b": "1.0"}

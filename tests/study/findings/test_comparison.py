@@ -253,6 +253,8 @@ def test_an_arm_on_the_plateau_is_compared_by_the_variance_of_all() -> None:
     assert row["loss@0.15"]["verdict"] == "plateau"
     assert row["loss@0.15"]["p"] < 0.001
     assert power(values) == {}  # of the arms that are past the plateau there is one
+    words = "Too few arms are past the plateau to say which differences would be found."
+    assert power_text(values, "loss@0.15") == words
 
 
 def test_scores_of_part_of_the_data_are_marked() -> None:
@@ -260,6 +262,12 @@ def test_scores_of_part_of_the_data_are_marked() -> None:
     assert "BLiMP, partial" not in printed(values)
     values.arms["new"].runs["1"].partial = ["blimp"]
     assert "BLiMP, partial" in printed(values)
+    names = ("glue.cola@mine", "glue.rte@mine", "glue@mine", "glue.cola", "glue")
+    values = study(arm(*BASE, **{name: [60.0, 61.0, 60.5] for name in names}))
+    values.arms["base"].runs["1"].partial = ["glue.cola@mine"]
+    partial = [name for name in names if values.is_partial(name)]
+    assert partial == ["glue.cola@mine", "glue@mine"]  # the mean as well
+    assert title_of(values, "glue@mine") == "mean of tasks by mine, partial"
 
 
 def test_tasks_of_one_name_are_told_apart_by_their_suites() -> None:

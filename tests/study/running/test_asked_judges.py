@@ -12,6 +12,7 @@ from crammed.cli import studies
 from crammed.errors import InputError
 from crammed.study.running.judges import judges_of
 from support.study import write_study
+from support.text import write_rows
 
 BUDGET = Budget.parse("6updates")
 OWN = """tasks:
@@ -72,6 +73,28 @@ def test_tasks_of_any_suite_judge(tmp_path: Path, glue: Path) -> None:
     before = judges[1].state()
     own.write_text(OWN + "    most_rows: 5\n")
     assert judges[1].state() != before
+
+
+@pytest.mark.parametrize("by", ["", "@bert-base"])
+def test_the_folder_of_a_judges_file_may_have_an_at_in_its_name(
+    tmp_path: Path, glue: Path, by: str
+) -> None:
+    own = tmp_path / "a@b" / "mine.yaml"
+    own.parent.mkdir()
+    own.write_text(OWN)
+    for name in (f"{own}{by}", f"{own}.rte{by}"):
+        (judge,) = judges_of([name], None, glue)
+        assert (judge.suite, judge.names) == (str(own), (f"mine.rte{by}",))
+
+
+def test_what_follows_a_built_in_suite_is_its_protocol(tmp_path: Path) -> None:
+    write_rows(tmp_path / "small" / "trec" / "train.jsonl", [{"sentence": "Why?", "label": 0}])
+    own = tmp_path / "a@b" / "quick.yaml"
+    own.parent.mkdir()
+    own.write_text("{seeds: 1}")
+    (judge,) = judges_of([f"small.trec@{own}"], None, tmp_path / "small")
+    assert (judge.suite, judge.protocol) == ("small", str(own))
+    assert judge.names == ("small.trec@quick",)
 
 
 def test_a_task_without_data_is_refused(glue: Path) -> None:

@@ -13,12 +13,15 @@ from crammed.budget import Budget
 from crammed.cli import studies
 from crammed.config import TokenizerConfig
 from crammed.data.corpus import Corpus
+from crammed.data.preparing.cleaning import entities
 from crammed.data.preparing.manifest import settings_json
 from crammed.data.preparing.read import reading_job
 from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.rules.choosing import Asked
-from crammed.study.running import preparing, runner
+from crammed.runs.directory import RunDir
+from crammed.study.result import StudyResult
+from crammed.study.running import preparing, request, runner
 from crammed.study.running.folder import config_of
 from crammed.study.running.preparing import PlannedCorpora
 from crammed.study.running.runner import run_study
@@ -31,6 +34,7 @@ from support.text import documents, write_jsonl
 
 BUDGET = Budget.parse("6updates")
 BASE = ["crammed", *TINY]
+ARMS = {"plain": [], "faster": ["optim.lr=2e-3"]}
 OWN: dict[str, list[str]] = {
     "plain": [],
     "faster": ["optim.lr=2e-3"],
@@ -50,6 +54,7 @@ def test_a_corpus_that_is_older_than_a_setting_goes_on_with_its_default(
     manifest = settings_json(planned.base.data, planned.base.tokenizer)
     del manifest["data"]["format"], manifest["data"]["sep"], manifest["data"]["clean"]["repeated"]
     manifest["data"]["documents"] = "blank-line"
+    manifest["sources"] = [{"name": Path(text).name} for text in texts]
     corpus = Mock(Corpus, manifest=manifest)
     assert planned.differences(corpus) == []
     manifest["data"]["row_length"] = 7
@@ -57,6 +62,56 @@ def test_a_corpus_that_is_older_than_a_setting_goes_on_with_its_default(
     assert different.startswith("data.row_length: 7 there")
     manifest["data"]["clean"]["repeated"] = {"unit": "line"}
     assert planned.differences(corpus)[0].startswith("data.clean.repeated: {'unit': 'line'} there")
+
+
+@pytest.mark.parametrize(
+    ("data", "there", "said"),
+    [
+        (["a.txt"], ["a.txt", "b.txt"], ["data.sources: 2 there, 1 here"]),
+        (["a.txt", "hub:tales"], ["a.txt", "news"], ["data.sources: news there, tales here"]),
+        (["hub:tales"], ["tales"], []),
+        (["hub:tales", "hub:tales"], ["tales (1)", "tales (2)"], []),
+        (["b.txt"], ["a.txt"], []),  # whatever a file is called, its content counts
+    ],
+)
+def test_a_corpus_of_other_sources_is_of_another_study(
+    tmp_path: Path, data: list[str], there: list[str], said: list[str]
+) -> None:
+    study = read_study(write_study(tmp_path, ARMS, BASE))
+    planned = PlannedCorpora(study, data, BUDGET)
+    manifest = settings_json(planned.base.data, planned.base.tokenizer)
+    manifest["sources"] = [{"name": name} for name in there]
+    assert planned.differences(Mock(Corpus, manifest=manifest)) == said
+
+
+def planned_with(folder: Path, pipeline: str | None) -> PlannedCorpora:
+    base = [*BASE, f"data.clean.entities={pipeline or 'null'}"]
+    study = read_study(write_study(folder, ARMS, base))
+    return PlannedCorpora(study, ["a.txt"], BUDGET)
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "said"),
+    [
+        (None, "names", ["data.clean.entities: None there, names here"]),
+        ("names", None, ["data.clean.entities: names there, None here"]),
+        ("names", "names", []),
+    ],
+)
+def test_a_pipeline_that_one_side_alone_has_makes_it_another_study(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    there: str | None,
+    here: str | None,
+    said: list[str],
+) -> None:
+    """Manifests leave it out while it has its default."""
+    monkeypatch.setattr(entities, "without_folder", lambda named: named)
+    base, other = (planned_with(tmp_path, name) for name in (here, there))
+    manifest = settings_json(other.base.data, other.base.tokenizer)
+    assert ("entities" in manifest["data"]["clean"]) == (there is not None)
+    manifest["sources"] = [{"name": "a.txt"}]
+    assert base.differences(Mock(Corpus, manifest=manifest)) == said
 
 
 @pytest.fixture
@@ -163,6 +218,8 @@ def test_corpora_that_are_there_are_not_prepared_again(
     monkeypatch.setattr(preparing, "prepare", lambda *_, **__: pytest.fail("prepared"))
     _, again = made(name, texts, out)
     assert [each.sha256 for each in again.all] == [each.sha256 for each in first.all]
+    with pytest.raises(InputError, match=r"another study \(data.sources: 2 there, 1 here\)"):
+        made(name, texts[:1], out)
     with pytest.raises(InputError, match=r"another study \(data.row_length: 32 there, 16 here\)"):
         made(write_study(tmp_path, arms, [*BASE, "data.row_length=16"]), texts, out)
     with Path(texts[0]).open("a") as file:
@@ -170,6 +227,28 @@ def test_corpora_that_are_there_are_not_prepared_again(
     Path(texts[1]).unlink()  # which says nothing about the other
     with pytest.raises(InputError, match=r"first.jsonl changed since .* was prepared"):
         made(write_study(tmp_path, arms, BASE), texts, out)
+
+
+def test_words_about_text_may_be_written_otherwise_but_not_left_out(
+    tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("rensa")
+    monkeypatch.setattr(runner, "_train_all", lambda *_: None)
+    out = tmp_path / "out"
+
+    def ran(word: str) -> StudyResult:
+        file = write_study(tmp_path, {"plain": [], "near": [word]}, BASE)
+        asked = request.Request(file, [], None, texts, BUDGET, 1, out, 1)
+        return request.run(asked, SILENT)
+
+    first = ran("data.clean.near=0.8")
+    study, corpora = made(str(tmp_path / "s.yaml"), texts, out)
+    with RunDir.open(out / "near-0", config_of(study, "near", corpora, BUDGET)):
+        pass  # it begins
+    assert ran("data.clean.near=0.80").arms["near"].corpus == first.arms["near"].corpus
+    lost = r"another study \(arm near has data\.clean\.near=0\.80 there, and not here\)"
+    with pytest.raises(InputError, match=lost):
+        ran("optim.lr=2e-3")
 
 
 def test_a_vocabulary_that_follows_the_budget_is_chosen_once(
@@ -245,7 +324,7 @@ def test_a_study_of_vocabularies_from_text(tmp_path: Path, texts: list[str]) -> 
     assert result["corpora"][result["corpus"]]["folder"] == "corpora/base"
     assert result["corpora"][arms["small"]["corpus"]]["vocab_size"] <= 200
     runs = {arm: each["runs"]["0"] for arm, each in arms.items()}
-    for run in runs.values():
-        assert run["bits_per_character@0.15"] > 0.0
-        assert run["updates"] == 4
+    for one in runs.values():
+        assert one["bits_per_character@0.15"] > 0.0
+        assert one["updates"] == 4
     assert runs["plain"]["parameters"] > runs["small"]["parameters"]
