@@ -267,9 +267,9 @@ def test_what_trains_in_one_process_says_so_under_torchrun(monkeypatch: pytest.M
     told = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1"}
     for name, value in {**told, "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    for call, words in (
-        (lambda: crammed.run(data="no"), "run .*: start crammed pretrain with torchrun instead"),
-        (lambda: crammed.adapt("no", data="no"), "adapt .*: start it without torchrun"),
+    for verb, model, words in (
+        ("run", [], "run .*: start crammed pretrain with torchrun instead"),
+        ("adapt", ["no"], "adapt .*: start it without torchrun"),
     ):
         with pytest.raises(InputError, match=f"^{words}$"):
-            call()
+            getattr(crammed, verb)(*model, data="no")

@@ -184,8 +184,8 @@ def decide(
         list[str] | None,
         typer.Argument(
             metavar="[RECIPE] [KEY.PATH=VALUE]...",
-            help="Recipe and overrides for the run from scratch; those of data, batch and compute "
-            "also apply to adapting.",
+            help="Recipe and overrides for the run from scratch; those of data, batch, compute and "
+            "train.divergence also apply to adapting.",
         ),
     ] = None,
     data: DataOption = None,

@@ -153,8 +153,8 @@ def decide(
 
     Args:
         model: a pretrained encoder: a Hugging Face folder, or a name on the hub.
-        recipe, overrides: what to train from scratch; values of data, batch and compute are for
-            both runs.
+        recipe, overrides: what to train from scratch; values of data, batch, compute and
+            train.divergence are for both runs.
         task_adaptive: adapt to the texts of the tasks' training rows as well.
         out: the folder for everything.
 

@@ -11,6 +11,7 @@ from crammed.budget import Budget
 from crammed.cli import studies
 from crammed.errors import InputError
 from crammed.study.running.judges import judges_of
+from crammed.study.spec.arms import read_study
 from support.study import write_study
 from support.text import write_rows
 
@@ -85,6 +86,10 @@ def test_the_folder_of_a_judges_file_may_have_an_at_in_its_name(
     for name in (f"{own}{by}", f"{own}.rte{by}"):
         (judge,) = judges_of([name], None, glue)
         assert (judge.suite, judge.names) == (str(own), (f"mine.rte{by}",))
+    study = tmp_path / "study.yaml"
+    arms = f"base: [crammed]\nbaseline: a\narms: {{a: []}}\njudges: ['a@b/mine.yaml{by}']\n"
+    study.write_text(arms)
+    assert read_study(str(study)).judges == (f"{own}{by}",)
 
 
 def test_what_follows_a_built_in_suite_is_its_protocol(tmp_path: Path) -> None:

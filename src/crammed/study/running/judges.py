@@ -26,16 +26,15 @@ from crammed.files.hashes import json_hash, sha256
 from crammed.files.writing import read_json
 from crammed.hints import did_you_mean
 from crammed.study.result import Arm, Run, StudyResult
+from crammed.study.spec.judging import BLIMP, HELDOUT, OWN, parted
 from crammed.tasks.read import tasks_in
 from crammed.tasks.task import load_suite, suite_names
 
-HELDOUT, BLIMP, TASKS = "heldout", "blimp", "tasks"
+TASKS = "tasks"
 NOTHING: Mapping[str, Path] = MappingProxyType({})
 TWINS = "untrained"
 """The folder of a study that holds what untrained models predict."""
 _UNTRAINED = "untrained."
-_OWN = re.compile(r"(.+\.ya?ml)(?:\.(.+))?")
-"""A suite of the user's own, and one of its tasks."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ def judges_of(
     wanted = list(dict.fromkeys(names))
     asked: dict[tuple[str, str | None], list[str]] = {}
     for name in wanted:
-        kind, at, protocol = _parted(name)
+        kind, at, protocol = parted(name)
         if kind not in (HELDOUT, BLIMP):
             suite, task = _suite_and_task(kind)
             asked.setdefault((suite, _protocol(protocol) if at else None), []).append(task)
@@ -172,19 +171,9 @@ def judges_of(
     return judges
 
 
-def _parted(name: str) -> tuple[str, str, str]:
-    """What judges, ``@`` and the protocol; the folder of a suite's file may have an @, too."""
-    known = (HELDOUT, BLIMP, *suite_names())
-    for end in (*(n for n, each in enumerate(name) if each == "@"), len(name)):
-        kind = name[:end]
-        if kind.partition(".")[0] in known or _OWN.fullmatch(kind):
-            return kind, name[end : end + 1], name[end + 1 :]
-    return name.partition("@")
-
-
 def _suite_and_task(kind: str) -> tuple[str, str]:
     """``glue.cola`` -> (``glue``, ``cola``); all tasks of a suite are an empty name."""
-    if own := _OWN.fullmatch(kind):
+    if own := OWN.fullmatch(kind):
         suite, task = str(expanded(own[1]).absolute()), own[2] or ""
         if "." in Path(suite).stem:  # a dot ends the name of the suite in the names of scores
             raise InputError(

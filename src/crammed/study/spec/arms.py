@@ -18,7 +18,6 @@ train longer than the others. In a study that prepares its own text, arms may al
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -41,6 +40,7 @@ from crammed.rules.recipe import ask, parse_overrides
 from crammed.rules.sizing import FOLLOWERS, head_dim
 from crammed.study.spec.budgets import BudgetText, at, check_names, with_each
 from crammed.study.spec.corpora import ArmCorpora, Corpora, is_of_corpus, of_training
+from crammed.study.spec.judging import OWN, parted
 from crammed.study.spec.small import (
     has_factor,
     in_proportion,
@@ -51,7 +51,6 @@ from crammed.study.spec.small import (
     typed_keys,
 )
 
-_YAML = re.compile(r"\.ya?ml\b")
 BASE = ""
 """Stands for a study's base in place of an arm's name."""
 
@@ -151,8 +150,8 @@ def _located(study: Study, folder: Path) -> Study:
         if path is not None
     }
     judges = (
-        f"{here(kind) if _YAML.search(kind) else kind}{at}{here(p) if Path(p).suffix else p}"
-        for kind, at, p in (each.partition("@") for each in study.judges)
+        f"{here(kind) if OWN.fullmatch(kind) else kind}{at}{here(p) if Path(p).suffix else p}"
+        for kind, at, p in map(parted, study.judges)
     )
     return study.model_copy(update={**data, "judges": tuple(judges)})
 
