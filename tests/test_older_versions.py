@@ -138,7 +138,8 @@ def test_evaluations_are_compared_extended_and_reported(tmp_path: Path) -> None:
     # The folder takes scores of the model that it is of, by the protocol that it has.
     copied(tmp_path, "protocol.yaml")
     again = ("--suite", "heldout", "--data", "corpus/heldout.jsonl.gz", "--into", "evaluation")
-    crammed(tmp_path, "evaluate", "finished/export", *again, "--protocol", "protocol.yaml", *ON_CPU)
+    how = ("--protocol", "protocol.yaml", "--device", "cpu")
+    crammed(tmp_path, "evaluate", "finished/export", *again, *how)
     suites = read(tmp_path / "evaluation" / "scores.json")["suites"]
     before = read(FIXTURES / "evaluation" / "scores.json")["suites"]
     assert before["heldout"].keys() < suites["heldout"].keys()  # which say more by now
