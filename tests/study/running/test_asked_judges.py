@@ -87,8 +87,8 @@ def test_the_folder_of_a_judges_file_may_have_an_at_in_its_name(
         (judge,) = judges_of([name], None, glue)
         assert (judge.suite, judge.names) == (str(own), (f"mine.rte{by}",))
     study = tmp_path / "study.yaml"
-    arms = f"base: [crammed]\nbaseline: a\narms: {{a: []}}\njudges: ['a@b/mine.yaml{by}']\n"
-    study.write_text(arms)
+    arms = "base: [crammed]\nbaseline: a\narms: {a: [], b: [optim.clip=1]}\n"
+    study.write_text(f"{arms}judges: ['a@b/mine.yaml{by}']\n")
     assert read_study(str(study)).judges == (f"{own}{by}",)
 
 
