@@ -138,7 +138,7 @@ def hour(
     tasks_data: Annotated[Path, typer.Option(help="Folder of the tasks of `small`.")],
     ours: OursOption = "crammed",
     seeds: SeedsOption = 1,
-    first_seed: Annotated[int, typer.Option(min=0)] = 0,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of --seeds.")] = 0,
     only: OnlyOption = None,
     seconds: SecondsOption = 3600.0,
     tasks: str = "sst2,trec,relations",

@@ -108,9 +108,15 @@ def _request(
     dtype: str,
 ) -> Request:
     """What all of them ask for."""
-    named = None if protocol is None else str(protocol)
-    asked = Request(str(model), str(suite), str(data), seeds=seeds, protocol=named, jobs=jobs)
-    return replace(asked, compute=compute_config(device, dtype))
+    return Request(
+        str(model),
+        str(suite),
+        str(data),
+        seeds=seeds,
+        protocol=None if protocol is None else str(protocol),
+        jobs=jobs,
+        compute=compute_config(device, dtype),
+    )
 
 
 def _rewrite_report(run: Path, folder: Path, progress: Progress) -> None:

@@ -24,8 +24,8 @@ def write_decision(
     reports = {
         way: f"{Path(model).name}/report.html"
         for way, model in models.items()
-        if (out.parent / Path(model).name / "report.html").exists()
-        and Path(model).resolve().parent == out.parent.resolve()
+        if Path(model).resolve().parent == out.parent.resolve()
+        and (Path(model) / "report.html").exists()
     }
     page = rendered(
         "decision.html.j2",

@@ -26,11 +26,11 @@ from crammed.files.hashes import json_hash, sha256
 from crammed.files.writing import read_json
 from crammed.hints import did_you_mean
 from crammed.study.result import Arm, Run, StudyResult
-from crammed.study.spec.judging import BLIMP, HELDOUT, OWN, parted
+from crammed.study.spec.judging import OWN, parted
 from crammed.tasks.read import tasks_in
 from crammed.tasks.task import load_suite, suite_names
 
-TASKS = "tasks"
+HELDOUT, BLIMP, TASKS = "heldout", "blimp", "tasks"
 NOTHING: Mapping[str, Path] = MappingProxyType({})
 TWINS = "untrained"
 """The folder of a study that holds what untrained models predict."""

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import re
 
-from crammed.tasks.task import suite_names
+from crammed.tasks.task import WITHOUT_FINETUNING, suite_names
 
-HELDOUT, BLIMP = "heldout", "blimp"
 OWN = re.compile(r"(.+\.ya?ml)(?:\.(.+))?")
 """A suite's file, and perhaps one of its tasks."""
 
 
 def parted(name: str) -> tuple[str, str, str]:
     """What judges, ``@`` and the protocol; the folder of a suite's file may have an @, too."""
-    known = (HELDOUT, BLIMP, *suite_names())
+    known = (*WITHOUT_FINETUNING, *suite_names())
     for end in (*(n for n, each in enumerate(name) if each == "@"), len(name)):
         kind = name[:end]
         if kind.partition(".")[0] in known or OWN.fullmatch(kind):
