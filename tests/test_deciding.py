@@ -60,6 +60,10 @@ def test_all_three_are_trained_scored_and_shown(
     assert set(ways) >= {"as it is", "adapted", "from scratch"}
     assert found["decision"] in found["scores"]["animals"]["level"]
     assert (tmp_path / "out/from-scratch/summary.json").exists()
+    for way in ("from-scratch", "adapted"):
+        config = json.loads((tmp_path / "out" / way / "config.json").read_text())
+        assert config["compute"]["device"] == "cpu"
+        assert (tmp_path / "out/evaluations" / f"{way}-quick/scores.json").exists()
     adapted = json.loads((tmp_path / "out/adapted/summary.json").read_text())
     assert "adapted from encoder" in adapted["outside_rules"]
     scratch, other = (

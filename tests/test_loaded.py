@@ -61,6 +61,9 @@ def test_gaps_are_filled_as_the_model_says(model_folders: dict[str, Path], name:
         ]
     with pytest.raises(InputError, match="the text has no gap: write"):
         model.fill("no gap here")
+    model.backbone.mask = None
+    with pytest.raises(InputError, match="has no mask token: load a masked-language model"):
+        model.fill("a [MASK]")
 
 
 def test_threads_that_fill_gaps_take_turns(model_folders: dict[str, Path]) -> None:

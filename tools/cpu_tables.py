@@ -107,7 +107,7 @@ def hour_table(name: str) -> str:
     trials = sorted((run for run in runs if run["seconds"] < whole), key=_both)
     rows = []
     for who in dict.fromkeys(run["name"] for run in sorted(runs, key=_both) if run not in trials):
-        of = [run for run in runs if run["name"] == who]
+        of = [run for run in runs if run["name"] == who and run not in trials]
         losses = [_average([run["heldout"][rate] for run in of], ".3f") for rate in RATES]
         blimp = _average([r["blimp"]["suites"]["blimp"]["blimp"] for r in of if "blimp" in r])
         scored = [judged for run in of if (judged := _tasks(run))]

@@ -152,6 +152,8 @@ def counts(part: Json, measure: str) -> str:
     each = [*found.values()]
     said = {"better": each.count("better"), "worse": each.count("worse")}
     said["no difference shown"] = each.count(None)
+    few = {arm for arm in part["arms"] if values(part, arm, measure)} - found.keys()
+    said["with fewer than 3 seeds"] = len(few - {part["baseline"]} - plateau(part))
     said["still on the plateau, so not comparable"] = len(plateau(part))
     return ", ".join(f"{number} {words}" for words, number in said.items() if number)
 

@@ -51,7 +51,7 @@ def differences_figure(study: StudyResult) -> str:
         *(
             part
             for place, row in enumerate(rows)
-            for part in _arm(row["arm"], row[measure], measure, limit, TOP + ROW * place, judged)
+            for part in _arm(row["arm"], row[measure], study, limit, TOP + ROW * place)
         ),
     ]
     return "\n".join(
@@ -81,23 +81,24 @@ def _axis(limit: float, bottom: int) -> Iterator[str]:
         yield _text(x, bottom + 16, label, "soft", "middle")
 
 
-def _arm(arm: str, one: Row, measure: str, limit: float, top: int, judged: bool) -> Iterator[str]:
+def _arm(arm: str, one: Row, study: StudyResult, limit: float, top: int) -> Iterator[str]:
     """One arm: its name, its interval, its difference as a dot, and in numbers."""
-    y, base = top + ROW / 2, one["difference"] is None
+    y, base = top + ROW / 2, arm == study.baseline
     verdict = one["verdict"] if one["verdict"] in ("better", "worse") else "other"
     kind = "base" if base else verdict
     yield _text(LEFT - 12, y + 4, arm, "", "end")
-    if judged and one["interval"]:
+    if decidable(study) is not False and one["interval"]:
         low, high = (_x(end, limit) for end in one["interval"])
         yield (f'<line class="reach {kind}" x1="{low:.1f}" y1="{y:g}" x2="{high:.1f}" y2="{y:g}"/>')
     x, difference = _x(one["difference"] or 0.0, limit), one["difference"] or 0.0
+    text = difference_text(one, study.main_measure())
     if abs(difference) > limit:
         side = math.copysign(8.0, difference)
         points = f"{x:.1f},{y:g} {x - side:.1f},{y - 5:g} {x - side:.1f},{y + 5:g}"
         yield f'<polygon class="{kind}" points="{points}"/>'
     else:
         yield f'<circle class="{kind}" cx="{x:.1f}" cy="{y:g}" r="4.5"/>'
-    yield _text(WIDTH - RIGHT + 10, y + 4, difference_text(one, measure) or "baseline")
+    yield _text(WIDTH - RIGHT + 10, y + 4, "baseline" if base else text)
 
 
 def _text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:

@@ -111,6 +111,7 @@ def _verdict(part: StudyResult) -> str:
         "better": "better",
         "worse": "worse",
         None: "no difference shown",
+        "lead": f"with fewer than {FEWEST} seeds",
         "plateau": "still on the plateau, so not comparable",
     }
     return ", ".join(f"{found[key]} {said}" for key, said in words.items() if found[key])

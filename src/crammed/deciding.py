@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from crammed.adaptation.adapting import Adaptation
+from crammed.config import Protocol
 from crammed.errors import InputError
 from crammed.evaluation.decision import ADAPTED, AS_IT_IS, SCRATCH, decided, judged
 from crammed.evaluation.evaluation import Request, evaluate, read_tasks
@@ -55,7 +56,7 @@ def decide(
     run_everything(scratch, runs[SCRATCH], None, None, progress)
     run_everything(adapting, runs[ADAPTED], None, None, progress, adaptation)
     models = {AS_IT_IS: request.model, ADAPTED: str(runs[ADAPTED]), SCRATCH: str(runs[SCRATCH])}
-    folders = {way: out / "evaluations" / way.replace(" ", "-") for way in models}
+    folders = {way: _folder(out, way, protocol) for way in models}
     suites = {}
     for way, model in models.items():
         progress.line(f"{way}  {model}")
@@ -63,9 +64,15 @@ def decide(
         suites[way] = values["suites"][suite.name]
     scores = judged(suite, folders)
     report = write_decision(scores, models, out / "report.html")
-    raise_for_failed_tasks(suites)
+    raise_for_failed_tasks(suites, suite.scores_of(request.tasks or suite.tasks))
     found: dict[str, Any] = {"decision": decided(scores), "scores": scores, "models": models}
     return {**found, "folder": str(out), "report": str(report)}
+
+
+def _folder(out: Path, way: str, protocol: str | Protocol) -> Path:
+    """Where a model is evaluated: each protocol that was named has folders of its own."""
+    by = f"-{Path(protocol).stem}" if isinstance(protocol, str) and protocol != PROTOCOL else ""
+    return out / "evaluations" / f"{way.replace(' ', '-')}{by}"
 
 
 def places(out: Path) -> dict[str, Path]:

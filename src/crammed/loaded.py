@@ -103,6 +103,10 @@ class Model:
                 masked-language-model head.
         """
         backbone, given = self.backbone, [(without_surrogates(text),)]
+        if backbone.mask is None:
+            raise InputError(
+                f"the tokenizer of {backbone.name} has no mask token: load a masked-language model"
+            )
         tokens = backbone.tokenize(given, backbone.trained_length, words=False)
         if tokens.cut:
             raise InputError(
@@ -112,7 +116,8 @@ class Model:
         ids = tokens.ids.astype(np.int64)
         gaps = np.flatnonzero(ids == backbone.mask)
         if not len(gaps):
-            raise InputError(f"the text has no gap: write {self._mask} where a word is missing")
+            mask = self._text_of(backbone.mask)
+            raise InputError(f"the text has no gap: write {mask} where a word is missing")
         device = self.device
         with _FILLING, torch.inference_mode():
             row, at = (torch.from_numpy(each)[None].to(device) for each in (ids, gaps))
@@ -182,11 +187,6 @@ class Model:
         return Predictor.load(
             self.path, self.compute, trust_remote_code=self.spec.trust_remote_code
         )
-
-    @property
-    def _mask(self) -> str:
-        known = self.backbone.mask
-        return "[MASK]" if known is None else self._text_of(known)
 
     def _text_of(self, token: int) -> str:
         return str(self.tokenizer.decode([token], skip_special_tokens=False))

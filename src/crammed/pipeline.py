@@ -30,7 +30,7 @@ from crammed.machine.device import Device
 from crammed.planning.settling import device_of, settle
 from crammed.pretraining import result, train_and_export
 from crammed.rules.choosing import Asked
-from crammed.runs.directory import RunDir
+from crammed.runs.directory import RunDir, read_scores_of
 from crammed.tasks.read import tasks_in
 from crammed.tasks.task import WITHOUT_FINETUNING, Suite, load_suite, no_such, suite_names
 from crammed.terminal.progress import Progress
@@ -139,7 +139,7 @@ def run_everything(
     except InputError:
         run.discard_if_new()
         raise
-    raise_for_failed_tasks(run.scores())
+    raise_for_failed_tasks(read_scores_of(run.path))
     return result(out)
 
 

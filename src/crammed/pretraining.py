@@ -179,7 +179,7 @@ def _measure_heldout(
         if not all(map(math.isfinite, heldout.values())):
             rate = far_too_high(run.config, run.choice.follows) or "a lower optim.lr"
             words = "the model has finite weights, but no finite held-out loss"
-            raise Diverged(f"{words}: train anew, in another --out, with {rate}")
+            raise Diverged(f"{words}: start a new run with {rate} and another --out")
         by_source = loss_by_source(rows, losses)
         task.update(
             total, f"{heldout['loss@0.15']:.3f} at 15 %, {heldout['loss@0.25']:.3f} at 25 %"

@@ -8,9 +8,10 @@ no spaces between words. Abbreviations are told by the lower-case letter that fo
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 
 ENDS = (
     "\u203c\u203d\u2047\u2048\u2049\u3002\ua4ff\ufe52\ufe56\ufe57\uff01\uff0e\uff1f\uff61"
@@ -75,6 +76,13 @@ def columns(text: str) -> int:
 def is_mark(character: str) -> bool:
     """Whether a character is a mark on the one before it, such as a vowel sign."""
     return unicodedata.category(character).startswith("M")
+
+
+@cache
+def word_pattern() -> str:
+    """A pattern of words with the marks on their letters, which ``\\w`` does not match."""
+    marks = "".join(filter(is_mark, map(chr, range(sys.maxunicode + 1))))
+    return rf"\w[\w{marks}]*"
 
 
 def is_word(text: str) -> bool:

@@ -136,7 +136,7 @@ def test_the_command_says_what_was_learned_and_forgotten(
     [
         (("--data", "-", "--replay", "old.jsonl"), "--replay measures the text first, and - is"),
         (("--corpus", "x", "--replay", "old.jsonl"), "--replay mixes text while it is prepared"),
-        (("old.jsonl",), "old.jsonl is no KEY=VALUE: name text with --data old.jsonl"),
+        (("old.jsonl",), "old.jsonl is not a KEY=VALUE pair: name text with --data old.jsonl"),
         ((), "no data: name a file or folder of text"),
     ],
 )

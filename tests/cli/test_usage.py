@@ -75,6 +75,8 @@ def test_a_shell_completes_words(here: Path, words: str, offered: list[str]) -> 
         ),
         ("run crammd", "no recipe 'crammd': did you mean crammed? "),
         ("recipes izsak.yaml", "izsak.yaml: No such file or directory; did you mean izsak?"),
+        ("study --budget 1h --out s", "name the study to run, such as ablation or FILE.yaml"),
+        ("study ablation --corpus corpus --out s --blimp=", "--blimp is empty: name a file or a "),
         ("study ablatoin", "no study 'ablatoin': did you mean ablation? "),
         ("run --data text.json", "text.json: did you mean text.jsonl? name a file, "),
         ("export run --to x --format brt", "no format 'brt': did you mean bert? choose one of "),

@@ -175,7 +175,7 @@ def test_what_the_model_card_of_an_export_is_told(tmp_path: Path) -> None:
     assert 'license: "mit"\nlanguage: ["en"]\n' in one
     assert "model-index:" in one
     assert 'language: ["de", "fr"]\n' in two
-    with pytest.raises(InputError, match=r"--int8 is the form of model\.onnx: add --onnx"):
+    with pytest.raises(InputError, match=r"--int8 is for model\.onnx only: add --onnx"):
         exporting.export(tmp_path / "run", tmp_path / "three", int8=True)
     assert not (tmp_path / "three").exists()
 
@@ -209,6 +209,8 @@ def test_a_run_without_tasks_leaves_no_folder_of_scores(tmp_path: Path) -> None:
         ({}, "name the data to evaluate on with --data, or another model with --compare"),
         ({"compare": "other", "tasks": "rte"}, "--tasks needs the data to evaluate on: add --data"),
         ({"compare": "other", "twins": Path("t")}, "--untrained-in needs the data to evaluate on"),
+        ({"compare": "other", "untrained": False}, "--no-untrained needs the data to evaluate on"),
+        ({"compare": "other", "dtype": "float32"}, "--dtype needs the data to evaluate on"),
     ],
 )
 def test_options_that_need_data_are_refused_without(options: dict[str, Any], message: str) -> None:

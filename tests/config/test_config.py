@@ -189,7 +189,7 @@ def test_a_later_option_is_saved_only_where_it_is_set() -> None:
         ("train.drop_tokens=0.5 model.mixer=none", "needs model.mixer=attention"),
         ("train.drop_tokens=0.5 model.layers=2", "at least 3 layers"),
         ("train.learned_passes=1", "needs model.passes above it"),
-        ("train.grad_init.updates=9 compute.fp8=on", "leave it out, or else compute.fp8"),
+        ("train.grad_init.updates=9 compute.fp8=on", "leave it out, or leave out compute.fp8"),
         ("train.grad_init.updates=9 train.grow_at=[0.5]", "a model from scratch with all of its"),
         ("train.grad_init.rows=0", "train.grad_init.rows: input should be"),
         ("train.learned_passes=1 model.passes=2", "model.residual_scalars=true"),

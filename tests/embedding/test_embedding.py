@@ -178,12 +178,17 @@ def test_the_command_takes_a_model_with_code(
     tmp_path: Path, model_folders: dict[str, Path], text: Path
 ) -> None:
     export(load_trained(model_folders["crammed"]), tmp_path / "model", "custom")
+    texts = (("the fox " * 30, "the boat", 1.0), ("a clock", "a girl", 0.0))
+    rows = [{"sentence1": a, "sentence2": b, "score": score} for a, b, score in texts]
+    pairs = write_rows(tmp_path / "long.jsonl", rows)
     done = command(
         *("embed", tmp_path / "model", "--data", text, "--out", tmp_path / "a", "--batch", "8"),
+        *("--pairs", pairs),
         *("--budget", "2updates", "--length", "24", "--device", "cpu"),
     )
     assert done.returncode == 0, done.stderr
     assert "next passage among 18, MRR" in done.stdout
+    assert "note  --pairs: 1 text longer than 24 tokens was truncated" in done.stderr
     next_words = done.stdout.splitlines()[-1]
     assert f"crammed.load('{tmp_path / 'a'}', trust_remote_code=True).encode(" in next_words
     assert "trust_remote_code=True" in (tmp_path / "a" / "README.md").read_text()

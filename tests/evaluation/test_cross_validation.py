@@ -13,6 +13,7 @@ from crammed.evaluation import suite as suites
 from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.finetuning.jobs import FinetuneJob, run_jobs
 from crammed.evaluation.folder import read_outputs
+from crammed.evaluation.prepared import PreparedTask
 from crammed.evaluation.scores.table import score_tables
 from crammed.tasks.folds import parts_of
 from crammed.tasks.read import read_task
@@ -67,3 +68,17 @@ def test_each_part_is_scored_by_models_of_the_others(
     monkeypatch.setattr(suites, "run_jobs", run_and_note)
     assert evaluate(request, SILENT)["suites"]["mine"] == scored
     assert files == [folder / "fold-2" / "trained-1.npz"]
+
+
+def test_rows_whose_text_another_part_has_are_counted(tmp_path: Path) -> None:
+    rows = [{"text": f"Letter {n}.", "label": n % 2} for n in range(28)]
+    write_rows(tmp_path / "mail" / "train.jsonl", [*rows, *rows[:2]])
+    (tmp_path / "mine.yaml").write_text(SUITE % ", folds: 15")
+    suite = load_suite(str(tmp_path / "mine.yaml"))
+    mail = suite.tasks["mail"]
+    read = read_task(mail, tmp_path, suite)
+    known = sum(part.rows.known_from(part.train) for part in parts_of(read))
+    assert 0 < known <= 4
+    said = list(PreparedTask(mail, read, {}, "", [], {}, []).remarks())
+    words = "have the same text as a training row, so they say nothing about new text"
+    assert said == [f"mail: {known} of 30 rows of train {words}"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from crammed.config import ComputeConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.evaluation import suite
@@ -20,7 +22,7 @@ from crammed.evaluation.finetuning.task import SplitWriter
 from crammed.evaluation.folder import default_folder, scores_folder
 from crammed.files.writing import read_json, write_json
 from crammed.report.page import write_report
-from crammed.terminal.progress import SILENT
+from crammed.terminal.progress import SILENT, Progress
 from support.evaluation import Ask, make_model, tasks_of
 from support.tasks import write_task
 
@@ -159,3 +161,17 @@ def test_an_evaluation_goes_on_with_the_threads_that_it_began_with(
     write_json(described, {**(read_json(described) or {}), "threads": "two"})
     with pytest.raises(InputError, match="its 'threads' are 'two'; restore it from a copy"):
         evaluate(ask(seeds=4, untrained=False), SILENT)
+
+
+def test_scores_of_several_devices_or_number_formats_are_said_to_be(
+    tmp_path: Path, ask: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_task(tmp_path, "cola", rows=40)
+    for seeds, dtype in ((1, "float32"), (2, "float32"), (2, "bfloat16"), (3, "bfloat16")):
+        compute = ComputeConfig(device="cpu", dtype=dtype)
+        with Progress(sys.stderr) as progress:
+            evaluate(ask(seeds=seeds, untrained=False, compute=compute), progress)
+        said = "has models fine-tuned on cpu in float32, and these are on cpu in bfloat16"
+        assert (said in " ".join(capsys.readouterr().err.split())) == (seeds == 3)
+    described = read_json(tmp_path / "scores" / "evaluation.json") or {}
+    assert described["numerics"] == ["cpu in float32", "cpu in bfloat16"]

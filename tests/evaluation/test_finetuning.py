@@ -298,3 +298,15 @@ def test_predictions_of_tokens_come_in_the_order_of_the_tokens() -> None:
     outputs = predict(model, split, FLOAT)
     expected = model.out(model.embedding(torch.from_numpy(tokens.ids).long())).detach().numpy()
     np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_batch_of_words_without_labels_has_no_loss() -> None:
+    logits = torch.randn(2, 3, 4, requires_grad=True)
+    labels = torch.tensor([[1, -100, 3], [-100, 0, -100]])
+    expected = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+    torch.testing.assert_close(loss_of("tokens", logits, labels, 1), expected)
+    loss = loss_of("tokens", logits, torch.full((2, 3), -100), 1)
+    loss.backward()
+    assert loss == 0.0
+    assert logits.grad is not None
+    assert not logits.grad.any()

@@ -62,6 +62,17 @@ def test_it_learns_what_words_give_away(kind: TaskKind) -> None:
     assert found == {} if kind == "tokens" else found["mine"] > 95.0
 
 
+def test_marks_belong_to_the_words_that_they_stand_in() -> None:
+    """\u0905\u091a\u094d\u091b\u093e and \u0905\u091a\u094d\u091b\u0940 differ in a vowel sign."""
+    words = ("\u0905\u091a\u094d\u091b\u093e", "\u0905\u091a\u094d\u091b\u0940")
+    vectorizer = linear._vectorizer(Rows([(" ".join(words),)], np.zeros(1, np.float32)))
+    assert vectorizer.build_analyzer()(" ".join(words)) == [*words, " ".join(words)]
+    assert vectorizer.build_analyzer()("it's a-b c_d") == [
+        *("it", "s", "a", "b", "c_d"),
+        *("it s", "s a", "a b", "b c_d"),
+    ]
+
+
 def test_it_learns_nothing_from_words_that_say_nothing() -> None:
     blind = [
         Rows(each.texts, np.roll(each.labels, 1)) for each in (rows("classification", 120, 1),)

@@ -17,12 +17,13 @@ import pytest
 
 from crammed.config import ComputeConfig
 from crammed.data.corpus import Corpus
-from crammed.errors import InputError
+from crammed.errors import InputError, TaskFailed
 from crammed.evaluation import suite
 from crammed.evaluation.comparison import compare_models
 from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.folder import outputs_file, read_outputs
 from crammed.evaluation.linear import linear_scores
+from crammed.evaluation.prepared import PreparedTask
 from crammed.evaluation.scores.table import score_tables
 from crammed.files.writing import read_json
 from crammed.tasks.read import read_task
@@ -159,7 +160,7 @@ def test_labels_that_differ_in_case_or_spaces_are_said_to_be_classes(tmp_path: P
     (tmp_path / "mine.yaml").write_text("tasks: {mail: {text: text, metric: accuracy}}")
     mine = load_suite(str(tmp_path / "mine.yaml"))
     read = read_task(mine.tasks["mail"], tmp_path, mine)
-    (said,) = suite._PreparedTask(mine.tasks["mail"], read, {}, "", [], {}, []).remarks()
+    (said,) = PreparedTask(mine.tasks["mail"], read, {}, "", [], {}, []).remarks()
     assert said.startswith("mail: labels ' spam', 'Spam', 'spam' differ only in case or spaces, ")
 
 
@@ -169,7 +170,7 @@ def test_a_scored_split_that_the_data_lacks_is_named(tmp_path: Path, ask: Ask) -
     rows = [{"text": each, "label": each} for each in "ab"]
     misspelt = suite_of(scored=scored)
     read = read_mine(tmp_path, misspelt, train=rows, validation=[{"text": "c", "label": "a"}])
-    (said,) = suite._PreparedTask(misspelt.tasks["mine"], read, {}, "", [], {}, []).remarks()
+    (said,) = PreparedTask(misspelt.tasks["mine"], read, {}, "", [], {}, []).remarks()
     assert said == "mine: not scored on tset, which the data lacks"
     write_rows(tmp_path / "mine" / "validation.jsonl", [PAIR])
     (tmp_path / "s.yaml").write_text(f"tasks: {{mine: {{kind: minimal-pairs, scored: {scored}}}}}")
@@ -241,6 +242,9 @@ def test_a_failing_task_is_shown_and_the_others_finish(tmp_path: Path, ask: Ask)
     assert len(tasks["rte"]["seeds"]) == 1
     means = result["suites"]["glue"]["means"]
     assert all("stsb" not in mean["of"] for mean in means)
+    suite.raise_for_failed_tasks(result["suites"], {"rte"})  # all that was asked for
+    with pytest.raises(TaskFailed, match="no score: cola: .*; mrpc: .*; stsb: "):
+        suite.raise_for_failed_tasks(result["suites"])
     # Once its data is repaired, it gets its score.
     shutil.rmtree(tmp_path / "cola")
     write_task(tmp_path, "cola", rows=40)

@@ -6,6 +6,7 @@ import csv
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from safetensors.torch import save
 import crammed
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.evaluation.evaluation import Request
-from crammed.evaluation.folder import read_outputs
+from crammed.evaluation.evaluation import Request, evaluate
+from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
+from crammed.evaluation.folder import outputs_file, read_outputs
 from crammed.evaluation.scores.predictions import probabilities
 from crammed.evaluation.suite import median_seed
 from crammed.export.huggingface import export
@@ -180,6 +182,20 @@ def test_the_weights_are_those_of_the_median_seed(data: Path, encoders: dict[str
     for seed in range(3):
         theirs = read_outputs(data.parent / "scores", "classification", "mine", seed)["mine"]
         assert np.allclose(outputs, theirs, atol=1e-5) == (seed == done["seed"])
+
+
+def test_a_model_is_kept_although_the_scored_one_was_rounded_otherwise(
+    data: Path, encoders: dict[str, Path]
+) -> None:
+    """As on a GPU, where models are fine-tuned side by side."""
+    asked = request(data, encoders["crammed"])
+    scores = evaluate(replace(asked, tasks=("mine",)), SILENT)["suites"]["classification"]
+    file = outputs_file(data.parent / "scores", "classification", "mine", 0, trained=True)
+    outputs, about = load_arrays(file) or pytest.fail("it has outputs")
+    save_arrays(file, {name: each + 0.5 for name, each in outputs.items()}, about)
+    done = keep(asked, data.parent / "kept", SILENT)
+    assert done["scores"]["mine"]["seeds"] == scores["tasks"]["mine"]["seeds"]
+    assert read_description(data.parent / "kept").seed == 0
 
 
 def test_a_task_is_reported_without_those_kept_earlier(

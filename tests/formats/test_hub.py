@@ -57,7 +57,8 @@ def test_short_names_stand_for_an_owner_and_a_repository(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["some/corpus/en/test/more", "some//x", "/corpus", "c4/a/b/c"])
 def test_malformed_names_are_refused(name: str) -> None:
-    with pytest.raises(InputError, match=r"be hub:NAME or hub:OWNER/REPOSITORY, which .* follow$"):
+    said = r"be hub:NAME or hub:OWNER/REPOSITORY, optionally followed by /CONFIG and /SPLIT$"
+    with pytest.raises(InputError, match=said):
         parse_name(name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -77,6 +78,13 @@ def test_a_study_without_its_runs_has_all_but_curves_and_links(tmp_path: Path) -
     assert "1m 30s" in text
     assert "Held-out loss during training" not in text
     assert not re.findall(r'(?:src|href)="', text)
+
+
+def test_only_the_baseline_is_called_so(tmp_path: Path) -> None:
+    values = study()
+    assert page(tmp_path / "whole", values).count('class="n from">baseline<') == 1
+    values["arms"]["plain"]["runs"] = {"0": {"failed": "no memory"}}
+    assert 'class="n from">baseline<' not in page(tmp_path / "without", values)
 
 
 def test_nothing_is_coloured_near_the_unigram_model(tmp_path: Path) -> None:
@@ -282,3 +290,11 @@ def test_ticks_are_round_numbers_within_the_axis() -> None:
         assert 3 <= len(ticks) <= 7
         assert max(ticks) <= limit
     assert [f"{tick:.{digits}f}" for tick, digits in _ticks(0.013)][-1] == "0.010"
+
+
+def test_links_lead_to_folders_of_any_name(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9 #1")
+    values = with_runs(folder)
+    (folder / "study.json").write_text(json.dumps(values))
+    text = write_study_page(folder, tmp_path / "report.html").read_text("utf-8")
+    assert 'href="caf%E9%20%231/plain-0/report.html"' in text

@@ -83,8 +83,8 @@ def test_a_run_goes_on_although_its_recipe_has_changed(
     assert not any("changed" in line for line in said)
     changed(recipe)
     line = (
-        "recipe  mine has changed since this run began (masking.rate 0.25 -> 0.3): it goes on as "
-        "it was"
+        "recipe  mine has changed since this run began (masking.rate 0.25 -> 0.3): the run "
+        "continues as it began"
     )
     for times in (1, 2):  # it is finished the second time
         assert pretrained(corpus, recipe, tmp_path / "old") == before

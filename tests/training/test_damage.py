@@ -248,7 +248,7 @@ def test_hashes_name_what_differs(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_run_is_refused(checkpoints: Path, step: TrainStep) -> None:
     with (
         Changed(checkpoints.parent / "env.json", b"{}"),
-        pytest.raises(InputError, match="is of another run, or"),
+        pytest.raises(InputError, match="belongs to another run, or"),
     ):
         load_checkpoint(checkpoints, step, "corpus")
     assert load_checkpoint(checkpoints, step, "corpus").state.work.updates == 2

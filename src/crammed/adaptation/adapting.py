@@ -174,7 +174,7 @@ class Adaptation:
         if lacks := original.lacks:
             progress.line(
                 f"note  {original.name} comes without {counted(len(lacks), 'tensor')} of its "
-                f"masked-language-model head, such as {min(lacks)}: they begin at random"
+                f"masked-language-model head, such as {min(lacks)}: they are initialised at random"
             )
 
     def measure_before(

@@ -38,16 +38,7 @@ class MaskedTokensOfAnother:
         self._model = model
         self._config = config
         self._dtype, self._kind = device.dtype, device.torch.type
-        self._mask = Masker(
-            config.seed,
-            config.masking.corruption,
-            specials.mask,
-            specials.ids,
-            vocab_size,
-            device.torch,
-            config.masking.unit,
-            begins,
-        )
+        self._mask = Masker.of(config, specials, vocab_size, device.torch, begins)
 
     def recompute(self) -> None:
         """Let the model recompute its activations for the gradients."""

@@ -172,7 +172,7 @@ def _refuse_places(arguments: list[str]) -> None:
 
 _PLACES = (
     *("--out", "--to", "--work", "--into", "--submission", "--untrained-in", "--corpus"),
-    *("--glue", "--tasks-data"),
+    *("--glue", "--tasks-data", "--blimp", "--pairs"),
 )
 """Options that name a file or a folder."""
 _GO_ON = ("run", "prepare", "pretrain", "adapt", "decide", "evaluate", "finetune", "study")

@@ -51,7 +51,7 @@ def export(
     from crammed.model.trained import is_adapted
 
     if int8 and not onnx:
-        raise InputError("--int8 is the form of model.onnx: add --onnx, or leave it out")
+        raise InputError("--int8 is for model.onnx only: add --onnx, or leave out --int8")
     if to is None and push is None:
         raise InputError("name the folder to create with --to, or a model on the hub with --push")
     as_it_is = push is not None and any((run_dir / name).exists() for name in _MADE_ELSEWHERE)

@@ -45,7 +45,7 @@ TwinsOption = Annotated[
         "--untrained-in",
         metavar="DIR",
         help="Folder in which models of one architecture share the predictions of their untrained "
-        "baseline.",
+        "twin.",
     ),
 ]
 ScoredSuiteOption = Annotated[
@@ -84,6 +84,8 @@ def evaluate(
     from crammed.evaluation.suite import raise_for_failed_tasks
     from crammed.files.writing import check_file, write_json
     from crammed.interface import models
+    from crammed.interface.asking import task_names
+    from crammed.tasks.task import load_suite
     from crammed.terminal.table import show
 
     if out is not None:
@@ -91,7 +93,9 @@ def evaluate(
     values: dict[str, Any] = {"model": model, "suites": {}}
     parts: list[Printed] = []
     given = {"--tasks": tasks, "--seeds": seeds, "--submission": submission, "--jobs": jobs}
-    _need_data(data, compare, {**given, "--untrained-in": twins})
+    given |= {"--untrained-in": twins, "--no-untrained": None if untrained else True}
+    given |= {"--device": device, "--dtype": dtype}
+    _need_data(data, compare, given)
     both = None if compare is None else _folders_of(model, compare, suite, protocol, into)
     if data is not None:
         values = models.evaluate(
@@ -119,7 +123,8 @@ def evaluate(
     if not as_json:
         show(parts)
     print_result(values, as_json, [])
-    raise_for_failed_tasks(values["suites"], said=True)
+    asked = None if tasks is None else load_suite(suite).scores_of(task_names(tasks))
+    raise_for_failed_tasks(values["suites"], asked, said=True)
 
 
 def _need_data(data: str | None, compare: str | None, options: dict[str, object]) -> None:
@@ -128,7 +133,7 @@ def _need_data(data: str | None, compare: str | None, options: dict[str, object]
         raise InputError(
             "name the data to evaluate on with --data, or another model with --compare"
         )
-    given = [name for name, value in options.items() if value is not None]
+    given = [name for name, value in options.items() if value not in (None, "auto")]
     if data is None and given:
         raise InputError(f"{given[0]} needs the data to evaluate on: add --data, or leave it out")
 

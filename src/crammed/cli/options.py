@@ -90,7 +90,7 @@ UntrainedOption = Annotated[
     bool,
     typer.Option(
         "--untrained/--no-untrained",
-        help="Also fine-tune a randomly initialised model of the same architecture, as a baseline.",
+        help="Also fine-tune the untrained twin: the same architecture with random weights.",
     ),
 ]
 IntoOption = Annotated[

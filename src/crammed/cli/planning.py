@@ -48,7 +48,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="CARD",
-            help="Measure nothing; estimate a GPU such as 'RTX 4090' from its FLOPs and bytes.",
+            help="Measure nothing; estimate the speed of a GPU such as 'RTX 4090' by counting.",
         ),
     ] = None,
 ) -> None:

@@ -109,6 +109,11 @@ def study(
     from crammed.study.running.request import Request
 
     if name is None:
+        if any(each not in (None, False) for each in (corpus, budget, out, data, judges, dry_run)):
+            raise InputError(
+                "name the study to run, such as ablation or FILE.yaml; without options, crammed "
+                "study lists them"
+            )
         _list_studies(as_json)
         return
     budgets = _budgets(name, budget)
@@ -266,6 +271,8 @@ def _say_costs(requests: Sequence[Request], *, alone: bool, as_json: bool) -> No
     values = {name: each.values() for name, each in costs.items()}
     values |= {name: {"refused": why} for name, why in refused.items()}
     print_result(values, as_json, lines)
+    if refused:
+        raise TaskFailed(f"refused: {', '.join(refused)}; the reasons are printed above")
 
 
 def _print_study(result: StudyResult, page: str) -> None:

@@ -156,7 +156,7 @@ def adapt(
     from crammed.interface import training
 
     if named := [word for word in words or [] if "=" not in word]:
-        raise InputError(f"{named[0]} is no KEY=VALUE: name text with --data {named[0]}")
+        raise InputError(f"{named[0]} is not a KEY=VALUE pair: name text with --data {named[0]}")
     done = training.adapt(
         model,
         words or [],

@@ -97,7 +97,7 @@ class RunConfig(Section):
         self._check_loss()
         if self.train.layer_drop_rises and (self.adapts or not self.model.layer_drop):
             raise ValueError(
-                "train.layer_drop_rises needs a model from scratch and a model.layer_drop, as 0.5"
+                "train.layer_drop_rises needs a model from scratch and model.layer_drop above 0"
             )
         self._check_growth()
         self._check_lengths()
@@ -106,7 +106,7 @@ class RunConfig(Section):
         self._check_objective()
         for rate in (self.masking.rate, self.masking.final_rate):
             if rate is not None and round(rate * (shortest := length // self.pieces_at(0.0))) < 1:
-                raise ValueError(f"masking {rate} of {shortest} tokens predicts none of them")
+                raise ValueError(f"masking {rate} of {shortest} tokens masks none: raise it")
         return self
 
     def _check_loss(self) -> None:
@@ -160,7 +160,7 @@ class RunConfig(Section):
         if length % self.pieces_at(0.0) or length // self.pieces_at(0.0) < 8:
             raise ValueError(
                 f"train.lengthen_at begins with 1/{self.pieces_at(0.0)} of rows of {length} "
-                "tokens, which must be whole rows of 8 tokens or more: leave out some of it"
+                "tokens, which must be a whole number of at least 8: list fewer points"
             )
         if points and self.train.drop_tokens:
             raise ValueError("train.lengthen_at and train.drop_tokens: leave one of them out")
@@ -193,7 +193,7 @@ class RunConfig(Section):
         if self.adapts or self.compute.fp8 == "on" or train.grow_at or train.learned_passes:
             raise ValueError(
                 "train.grad_init needs a model from scratch with all of its layers, and second "
-                "derivatives: leave it out, or else compute.fp8, train.grow_at and "
+                "derivatives: leave it out, or leave out compute.fp8, train.grow_at and "
                 "train.learned_passes"
             )
 
@@ -223,7 +223,7 @@ class RunConfig(Section):
             self._check_electra(self.objective)
         if name == "causal-first" and self.model.pool_at:
             raise ValueError(
-                "model.pool_at makes one of two tokens, one of which is to be predicted from the "
+                "model.pool_at merges pairs of tokens, one of which is to be predicted from the "
                 "other: set objective.name=masked"
             )
         if name == "contrast" and any(length % 2 for length in self.lengths()):

@@ -13,6 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from crammed.config import RunConfig
+from crammed.data.tokenization.tokenizer import Specials
 from crammed.keys import key
 
 _LOW = 0xFFFFFFFF
@@ -121,6 +123,20 @@ class Masker:
         self.mask_id = mask_id
         self._specials = sorted(specials)
         self._vocab_size = vocab_size
+
+    @classmethod
+    def of(
+        cls,
+        config: RunConfig,
+        specials: Specials,
+        vocab_size: int,
+        device: torch.device,
+        begins: Beginnings | None,
+    ) -> Masker:
+        """The masks of a run."""
+        unit, corruption = config.masking.unit, config.masking.corruption
+        drawn = (specials.mask, specials.ids, vocab_size, device, unit, begins)
+        return cls(config.seed, corruption, *drawn)
 
     def __call__(self, rows: Tensor, numbers: Tensor, count: int) -> MaskedRows:
         """Mask `count` positions of each row.

@@ -24,6 +24,7 @@ from crammed.export.huggingface import comes_with_our_code
 from crammed.files.folders import inside
 from crammed.files.regular import read_text
 from crammed.files.writing import read_json
+from crammed.sentences import word_pattern
 from crammed.tasks.rows import Rows
 from crammed.terminal.progress import Progress
 
@@ -47,7 +48,10 @@ def bm25_retrieval(
     library = import_module("bm25s")
 
     def words(texts: list[str]) -> list[list[str]]:
-        found = library.tokenize(texts, stopwords=None, return_ids=False, show_progress=False)
+        pattern = word_pattern()
+        found = library.tokenize(
+            texts, token_pattern=pattern, stopwords=None, return_ids=False, show_progress=False
+        )
         return [list(each) for each in found]
 
     queries, passages = (words([*side]) for side in zip(*heldout, strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
@@ -13,7 +12,7 @@ import numpy as np
 
 from crammed.embedding.scoring import Vectors
 from crammed.errors import CrammedError
-from crammed.evaluation.backbones.huggingface_files import is_weights, model_files
+from crammed.evaluation.backbones.huggingface_files import copy_all_but_weights
 from crammed.export.huggingface import importable
 from crammed.files.writing import read_json, write_json
 from crammed.model.trained import save_weights
@@ -31,9 +30,7 @@ def write_embedder(folder: Path, source: Path, model: Any, length: int, width: i
         source: the Hugging Face folder that it was loaded from.
         length: tokens at which texts are truncated.
     """
-    for file in model_files(source):
-        if not is_weights(file):
-            shutil.copyfile(file, folder / file.name)
+    copy_all_but_weights(source, folder)
     weights = {name: each.detach().cpu().contiguous() for name, each in model.state_dict().items()}
     save_weights(folder / "model.safetensors", weights, format="pt")
     if "token_type_ids" not in signature(model.forward).parameters:
@@ -74,6 +71,6 @@ def difference(folder: Path, texts: list[str], ours: Vectors, *, trust: bool) ->
     found = float(np.abs(np.asarray(model.encode(texts)) - ours).max())
     if not found <= TOLERANCE * max(1.0, float(np.abs(ours).max())):
         raise CrammedError(
-            f"sentence-transformers computes other vectors, by {found:.3g}: not kept"
+            f"sentence-transformers' vectors differ from ours by {found:.3g}: not kept"
         )
     return found

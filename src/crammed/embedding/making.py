@@ -31,6 +31,7 @@ from crammed.files.folders import check_vacant, new_folder
 from crammed.files.writing import write_json, write_text
 from crammed.keys import key
 from crammed.machine.device import choose_device
+from crammed.quantity import truncated
 from crammed.tasks.rows import Rows
 from crammed.terminal.progress import Progress
 
@@ -80,6 +81,10 @@ def make(
     numerics = Numerics.on(choose_device(compute))
     mean = MeanOfTokens(backbone.encoder_to_train(tuning.seed, DROPOUT)).to(numerics.device)
     scored = (mean, backbone, passages.heldout, rated, tuning.length, numerics)
+    if rated is not None:
+        each = [(text,) for texts in rated.texts for text in texts]
+        if cut := encoded(backbone, each, tuning.length, numerics.device).cut:
+            progress.line(f"note  --pairs: {truncated(cut, tuning.length)}")
     with progress.task("scoring it untuned"):
         before = scores(*scored)
     others = _others(other, passages.heldout, rated, tuning.length, numerics, progress)
@@ -128,6 +133,8 @@ def _rows(
         texts = [(text,) for text in passages.texts]
         rows = encoded(backbone, texts, tuning.length, numerics.device)
         task.update(1, f"{len(rows):,} passages")
+    if rows.cut:
+        progress.line(f"note  {truncated(rows.cut, tuning.length)}")
     return rows
 
 

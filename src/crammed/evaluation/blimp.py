@@ -97,7 +97,10 @@ def sentence_scores(
             masked-language-model head or no mask token, or computes no finite numbers.
     """
     if backbone.mask is None:
-        raise InputError(f"the tokenizer of {backbone.name} has no mask token, which BLiMP needs")
+        raise InputError(
+            f"the tokenizer of {backbone.name} has no mask token, which BLiMP needs: name a "
+            "masked-language model"
+        )
     model = backbone.masked_lm(device) if model is None else model
     tokens = backbone.tokenize([(text,) for text in sentences], backbone.max_length, words=False)
     if tokens.cut:

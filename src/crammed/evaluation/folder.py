@@ -79,7 +79,7 @@ def scores_folder(named: str, protocol: str | None) -> Path:
         if model["sha256"] != local_digest(own):
             raise InputError(
                 f"{folder} holds scores of another model, {model['name']}, not of {named}: "
-                "evaluate that one with --into FOLDER, and name FOLDER"
+                f"evaluate {named} with --into FOLDER, and name FOLDER instead"
             )
     return folder
 
@@ -149,6 +149,19 @@ class EvaluationFolder:
                 f"{described} is damaged: its 'threads' are {threads!r}; restore it from a copy"
             )
         return threads
+
+    def numerics(self, now: str) -> list[str]:
+        """The devices and number formats that models were fine-tuned with here before.
+
+        Args:
+            now: that of the models that follow, which is added.
+        """
+        described = self.path / "evaluation.json"
+        found = read_json(described) or {}
+        before = list(found.get("numerics", []))
+        if now not in before:
+            write_json(described, {**found, "numerics": [*before, now]})
+        return before
 
     def _holds_anything(self) -> bool:
         """Whether a score is there, or what one fine-tuned model predicts."""

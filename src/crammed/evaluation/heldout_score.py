@@ -51,7 +51,10 @@ def heldout_score(
     length = min(_LENGTH, backbone.max_length) if length is None else length
     check_length(length, backbone)
     if backbone.mask is None or backbone.sep is None:
-        raise InputError(f"the tokenizer of {backbone.name} has no mask token or no separator")
+        raise InputError(
+            f"the tokenizer of {backbone.name} has no mask token or no separator: name a "
+            "masked-language model"
+        )
     sep = backbone.sep if framed else None
     rows = cut_rows(backbone.plain_ids, sep, file, most_rows, length)
     model = backbone.masked_lm(device)

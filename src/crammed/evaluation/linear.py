@@ -19,7 +19,7 @@ from crammed.evaluation.scores.bootstrap import mean_measure
 from crammed.evaluation.scores.predictions import Outputs
 from crammed.evaluation.scores.score import metrics_of
 from crammed.extras import import_extra
-from crammed.sentences import is_unspaced
+from crammed.sentences import is_unspaced, word_pattern
 from crammed.tasks.folds import parts_of, taken
 from crammed.tasks.rows import Rows, TaskData
 from crammed.tasks.task import Task
@@ -100,7 +100,7 @@ def _vectorizer(rows: Rows) -> Any:
 
     sample = (c for texts in rows.texts[:_LOOKED_AT] for text in texts for c in text)
     unspaced = [is_unspaced(character) for character in sample if character.isalpha()]
-    kind: dict[str, Any] = {"token_pattern": r"(?u)\b\w+\b", "ngram_range": (1, 2)}
+    kind: dict[str, Any] = {"token_pattern": word_pattern(), "ngram_range": (1, 2)}
     if sum(unspaced) > len(unspaced) / 2:
         kind = {"analyzer": "char", "ngram_range": (1, 3)}
     return TfidfVectorizer(sublinear_tf=True, max_features=MOST_FEATURES, dtype=np.float32, **kind)

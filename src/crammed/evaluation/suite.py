@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -26,17 +25,16 @@ from crammed.evaluation.finetuning.vectors import COMPARED
 from crammed.evaluation.folder import EvaluationFolder, outputs_file, submission_key
 from crammed.evaluation.folds import Fold, join, unfinished
 from crammed.evaluation.linear import linear_scores
+from crammed.evaluation.prepared import PreparedTask
 from crammed.evaluation.scores.judged import Judged
-from crammed.evaluation.scores.score import failed_json, positive_of, score_json
-from crammed.evaluation.scores.table import left_out
+from crammed.evaluation.scores.score import failed_json, score_json
 from crammed.evaluation.twins import SharedTwins
 from crammed.files.hashes import json_hash
 from crammed.files.scratch import scratch_folder
-from crammed.quantity import counted
 from crammed.tasks.folds import parts_of
 from crammed.tasks.read import read_task
 from crammed.tasks.rows import TaskData
-from crammed.tasks.task import OF_ONE, Suite, Task
+from crammed.tasks.task import Suite, Task
 from crammed.terminal.progress import Progress
 
 Scores = dict[str, Any]
@@ -44,60 +42,6 @@ Scores = dict[str, Any]
 
 DROPOUT = "the protocol's"
 """Whose dropout models are fine-tuned with: see `COMPARED`."""
-
-
-@dataclass(frozen=True)
-class _PreparedTask:
-    """A task that has been read and tokenized.
-
-    Attributes:
-        key: digest of the data and of how it is read.
-        jobs: one for each seed, pretrained and untrained.
-        folds: the parts that are fine-tuned on in place of all rows, if it is cross-validated.
-        cut: how many sequences of each split were truncated.
-    """
-
-    task: Task
-    data: TaskData
-    about: dict[str, Any]
-    key: str
-    jobs: list[FinetuneJob]
-    cut: dict[str, int]
-    folds: list[Fold]
-
-    @property
-    def linear_key(self) -> str:
-        """Digest of what the linear model's score depends on."""
-        positive = self.task.positive
-        return self.key if positive is None else json_hash([self.key, positive])
-
-    def remarks(self) -> Iterator[str]:
-        """Lines about what was read otherwise than a user may expect."""
-        task, data = self.task, self.data
-        scored = {task.numbers[name].key: rows for name, rows in data.scored.items()}
-        for words in left_out(task, data.scored, data.train):
-            yield f"{task.name}: {words}"
-        for split, rows in scored.items() if not task.folds else ():
-            if known := rows.known_from(data.train):
-                yield (
-                    f"{task.name}: {known:,} of {counted(len(rows), 'row')} of {split} have the "
-                    "same text as a training row, so they say nothing about new text"
-                )
-        folded = ["".join(label.lower().split()) for label in data.labels]
-        times = Counter(folded)
-        alike = [label for label, one in zip(data.labels, folded, strict=True) if times[one] > 1]
-        if alike and not task.labels and len(task.label) == 1:
-            yield (
-                f"{task.name}: labels {', '.join(map(repr, alike[:6]))} differ only in case or "
-                "spaces, but count as different classes: correct the data if they are the same"
-            )
-        of_one = [metric for metric in task.metrics if metric in OF_ONE]
-        if of_one and not task.labels and task.positive is None and positive_of(task, data.labels):
-            other, positive = data.labels
-            yield (
-                f"{task.name}: {' and '.join(of_one)} of {positive}, the second label in order; "
-                f"for the other one, add positive: {other}"
-            )
 
 
 @dataclass(frozen=True)
@@ -157,7 +101,7 @@ class SuiteEvaluator:
                 f"{self.protocol.max_length}"
             )
         failures: dict[str, str] = {}
-        prepared: list[_PreparedTask] = []
+        prepared: list[PreparedTask] = []
         with scratch_folder() as scratch:
             for name in self.progress.track("reading tasks", names, len(names), unit="task"):
                 try:
@@ -211,11 +155,21 @@ class SuiteEvaluator:
     def _setup(self, jobs: Sequence[FinetuneJob]) -> FinetuneSetup:
         """What these jobs share; each has as many CPU threads as this folder began with."""
         threads = None
+        if jobs:
+            self._say_mixed_numerics()
         if jobs and self.numerics.device.type == "cpu":
             usual = usual_threads(len(jobs), self.backbone.parameters, self.jobs)
             threads = self.folder.threads(usual)
         protocol = self.protocol.model_copy(update={"max_length": self.max_length})
         return FinetuneSetup(self.spec, self.backbone.sha256, protocol, self.numerics, threads)
+
+    def _say_mixed_numerics(self) -> None:
+        now = f"{self.numerics.device.type} in {str(self.numerics.dtype).removeprefix('torch.')}"
+        if (before := self.folder.numerics(now)) and now not in before:
+            self.progress.line(
+                f"note  {self.folder.path} has models fine-tuned on {' and '.join(before)}, and "
+                f"these are on {now}: name another folder to keep their scores apart"
+            )
 
     def _share_twins(self, suite: Suite, jobs: Sequence[FinetuneJob]) -> None:
         """Leave the untrained model's predictions to others; this only saves them time."""
@@ -225,7 +179,7 @@ class SuiteEvaluator:
             except InputError as error:
                 self.progress.line(f"untrained  not shared: {str(error).partition(';')[0]}")
 
-    def _prepare(self, suite: Suite, name: str, data: TaskData, scratch: Path) -> _PreparedTask:
+    def _prepare(self, suite: Suite, name: str, data: TaskData, scratch: Path) -> PreparedTask:
         """Tokenize all splits of a task, and list its jobs."""
         task = suite.tasks[name]
         apart = self.protocol.apart and task.has_pairs
@@ -254,7 +208,7 @@ class SuiteEvaluator:
         about = {"sha256": data.sha256, "task": settings, "labels": list(data.labels)}
         key = json_hash([about, self.max_length, *self._differently(apart)])
         jobs, cut = self._jobs(suite, shared, key), dict(writer.cut)
-        return _PreparedTask(
+        return PreparedTask(
             task, data, about, key, jobs, cut, [*self._folds(data, shared, writer)]
         )
 
@@ -291,7 +245,7 @@ class SuiteEvaluator:
         return jobs
 
     def _score_all(
-        self, suite: Suite, finished: Sequence[_PreparedTask], failures: dict[str, str]
+        self, suite: Suite, finished: Sequence[PreparedTask], failures: dict[str, str]
     ) -> Scores:
         """Score the tasks whose jobs are finished, compute the means, and save both."""
         scores: Scores = self.folder.scores()["suites"].get(suite.name, {"tasks": {}})
@@ -308,7 +262,7 @@ class SuiteEvaluator:
         return self.folder.save_tasks(suite, scores)
 
     def _linear(
-        self, earlier: Mapping[str, Any], finished: Sequence[_PreparedTask]
+        self, earlier: Mapping[str, Any], finished: Sequence[PreparedTask]
     ) -> dict[str, dict[str, Any]]:
         """What TF-IDF with a linear model scores, and on which data, by name of the score."""
         found: dict[str, dict[str, Any]] = {}
@@ -331,7 +285,7 @@ class SuiteEvaluator:
             self.progress.line(f"note  {error}")
         return found
 
-    def _score(self, suite: Suite, prepared: _PreparedTask) -> dict[str, Any]:
+    def _score(self, suite: Suite, prepared: PreparedTask) -> dict[str, Any]:
         """The scores of a task by name."""
         task, data = prepared.task, prepared.data
         outputs = [(job, job.outputs()) for job in prepared.jobs]
@@ -359,7 +313,7 @@ class SuiteEvaluator:
         return scores
 
 
-def _waiting(prepared: Sequence[_PreparedTask]) -> list[FinetuneJob]:
+def _waiting(prepared: Sequence[PreparedTask]) -> list[FinetuneJob]:
     return [job for each in prepared for job in unfinished(each.jobs, each.folds)]
 
 
@@ -380,17 +334,21 @@ def median_seed(score: Mapping[str, Any]) -> int:
     return sorted(range(len(seeds)), key=seeds.__getitem__)[(len(seeds) - 1) // 2]
 
 
-def raise_for_failed_tasks(suites: Mapping[str, Any], *, said: bool = False) -> None:
+def raise_for_failed_tasks(
+    suites: Mapping[str, Any], asked: Container[str] | None = None, *, said: bool = False
+) -> None:
     """Raise `TaskFailed` if a task of a suite has no score.
 
     Args:
-        suites: scores as JSON, by name of the suite; `said` if their faults have been printed.
+        suites: scores as JSON, by name of the suite.
+        asked: the names of the scores that were asked for; None is all.
+        said: their faults have been printed.
     """
     reasons = [
         name if said else f"{name}: {entry['failed']}"
         for scores in suites.values()
         for name, entry in scores.get("tasks", {}).items()
-        if "failed" in entry
+        if "failed" in entry and (asked is None or name in asked)
     ]
     if reasons:
         raise TaskFailed(

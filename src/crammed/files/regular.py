@@ -137,7 +137,7 @@ def _checked(descriptor: int, path: Path) -> int:
 
 def _is_a_link(path: Path) -> InputError:
     return InputError(
-        f"{path} is a link, which might lead anywhere: put what it names in its place"
+        f"{path} is a link, which might lead anywhere: replace it with what it points to"
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ from crammed.config import PositiveInt, Section
 from crammed.config.base import Later
 from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface import WRAPPED
-from crammed.evaluation.backbones.huggingface_files import is_weights, model_files
+from crammed.evaluation.backbones.huggingface_files import copy_all_but_weights
 from crammed.files.regular import read_text
 from crammed.files.writing import read_json, write_json
 from crammed.model.trained import save_weights
@@ -86,9 +85,7 @@ def write_model(folder: Path, source: Path, weights: Path, description: Descript
     Raises:
         InputError: `source` is no Hugging Face folder.
     """
-    for file in model_files(source):
-        if not is_weights(file):
-            shutil.copyfile(file, folder / file.name)
+    copy_all_but_weights(source, folder)
     trained, before = load_file(weights), f"{WRAPPED}."
     if description.apart:
         save_weights(folder / PAIR_LAYER, _beginning(trained, "linear."), format="pt")

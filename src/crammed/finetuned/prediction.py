@@ -153,7 +153,7 @@ class Predictor:
             for shares in probabilities(outputs, several=kind == "multi-label"):
                 named = {label: round(float(p), 6) for label, p in zip(labels, shares, strict=True)}
                 if kind == "multi-label":
-                    chosen = [label for label, p in named.items() if p > 0.5]
+                    chosen = [label for label, p in zip(labels, shares, strict=True) if p > 0.5]
                     yield {"predicted": chosen, "probabilities": named}
                 else:
                     best = labels[int(shares.argmax())]

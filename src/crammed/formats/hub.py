@@ -76,8 +76,8 @@ def parse_name(name: str) -> HubDataset:
         )
     if len(rest) > 2 or not all(parts):
         raise InputError(
-            f"hub:{name} should be hub:NAME or hub:OWNER/REPOSITORY, which /CONFIG and /SPLIT may "
-            "follow"
+            f"hub:{name} should be hub:NAME or hub:OWNER/REPOSITORY, optionally followed by "
+            "/CONFIG and /SPLIT"
         )
     config, split = (*rest, "", "")[:2]
     return replace(known, config=config or known.config, split=split or known.split)

@@ -180,7 +180,7 @@ def show_recipe(progress: Progress, asked: Asked) -> None:
     if asked.changed:
         progress.line(
             f"recipe  {config.recipe} has changed since this run began "
-            f"({', '.join(asked.changed[:3])}): it goes on as it was"
+            f"({', '.join(asked.changed[:3])}): the run continues as it began"
         )
     if asked.choice is None and "budget.limit" not in asked.keys:
         progress.line(

@@ -182,8 +182,12 @@ def decide(
         )
     texts = TaskTexts.of(request.suite, request.data) if task_adaptive else None
     other = partial(ask_for, original, tasks=texts)
-    scratch, _, _ = configure(recipe, words, {}, budget, seed, data, out=runs[SCRATCH])
-    adapting, _, _ = configure(None, both, {}, budget, seed, data, out=runs[ADAPTED], ask=other)
+    chosen = {k: v for k, v in (("device", device), ("dtype", dtype)) if v != "auto"}
+    for name in chosen:
+        refuse_twice(words, f"--{name}", f"compute.{name}", given=True)
+    fixed = {"compute": chosen} if chosen else {}
+    scratch, _, _ = configure(recipe, words, fixed, budget, seed, data, out=runs[SCRATCH])
+    adapting, _, _ = configure(None, both, fixed, budget, seed, data, out=runs[ADAPTED], ask=other)
     for each in (scratch, adapting):
         refuse_too_little(each.nominally())
         check_text(each.config.data)

@@ -97,7 +97,7 @@ def _from_torchrun(name: str, otherwise: str = "", least: int = 0) -> int:
     text = os.environ.get(name, "").strip() or otherwise
     if not (text.isascii() and text.isdecimal() and int(text) >= least):
         raise InputError(
-            f"the environment variable {name} is {text!r}, which is no such number: start several "
+            f"the environment variable {name} is {text!r}, not a valid number: start several "
             "processes with torchrun, or unset WORLD_SIZE to train with one"
         )
     return int(text)

@@ -52,8 +52,8 @@ def _refuse_inexact(config: LibraryConfig) -> None:
         raise _refusal(config, error) from error
     if not same:
         raise InputError(
-            f"optim.of={config.of} cannot be used here, since a run that is stopped would not go "
-            "on as it was: choose another one, such as SOAP"
+            f"optim.of={config.of} cannot be used here, because a stopped run could not be "
+            "resumed exactly: choose another one, such as SOAP"
         )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from crammed.budget import Budget, format_seconds
 from crammed.errors import InputError
@@ -127,7 +128,8 @@ def _linked(
                 task.update(done, run.name)
     for key, run in there.items():
         if (run / "report.html").exists():
-            links[key] = os.path.relpath((run / "report.html").resolve(), out.parent.resolve())
+            page = os.path.relpath((run / "report.html").resolve(), out.parent.resolve())
+            links[key] = quote(page, errors="surrogateescape")
     return links
 
 

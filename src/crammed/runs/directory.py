@@ -164,10 +164,6 @@ class RunDir:
     def evaluation(self) -> Path:
         return self.path / "evaluation"
 
-    def scores(self) -> dict[str, Any]:
-        """The scores so far, by suite."""
-        return read_scores_of(self.path)
-
     def metrics(self, record: Mapping[str, Any]) -> None:
         """Append one log point."""
         self._append("metrics.jsonl", record)
@@ -197,8 +193,8 @@ class RunDir:
         seconds = beat["charged_s"]
         if type(seconds) not in (int, float) or not 0 <= seconds <= _LONGEST:
             raise InputError(
-                f"{file} is damaged: it has no number of seconds 'charged_s' that a run can take; "
-                "restore it from a copy, or delete it, and work lost in a crash is not charged"
+                f"{file} is damaged: its 'charged_s' is not a possible number of seconds; "
+                "restore it from a copy, or delete it (work lost in a crash is then not charged)"
             )
         return float(seconds)
 

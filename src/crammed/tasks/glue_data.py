@@ -61,7 +61,8 @@ def _msr(folder: Path, spellings: Sequence[str]) -> GlueDataSplit | None:
     listed = folder / "dev_ids.tsv"
     if not listed.is_file():
         raise InputError(
-            f"{folder} lacks dev_ids.tsv, which lists the validation rows of {file.name}"
+            f"{folder} lacks dev_ids.tsv, which lists the validation rows of {file.name}: "
+            "download it again"
         )
     ids = [tuple(line.split()) for _, line in lines(File(listed, str(listed)))]
     if not any(ids):

@@ -194,13 +194,13 @@ def _numbered(files: Sequence[Path], split: str) -> tuple[Path, ...]:
         if len(totals) > 1:
             raise InputError(
                 f"{found[0][1].parent} has parts of {totals[0]} and of {totals[1]} for the split "
-                f"{split}, which are of two downloads: remove those of one"
+                f"{split}, which come from two downloads: remove the files of one"
             )
         numbers = [int(match[1]) for match, _ in found]
         if len(set(numbers)) < len(numbers):
             raise InputError(
                 f"{found[0][1].parent} has two files for the same part of the split {split}, which "
-                "are of two downloads: remove those of one"
+                "come from two downloads: remove the files of one"
             )
         missing = set(range(int(found[0][0][2]))) - set(numbers)
         if missing:

@@ -131,7 +131,7 @@ def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True)
         InputError: something is missing or wrong; the message names the file and the line or row.
     """
     if task.kind == PAIRS:
-        raise InputError(f"task {task.name}: kind {PAIRS} is not fine-tuned: crammed evaluate it")
+        raise InputError(f"task {task.name}: kind {PAIRS} is not fine-tuned: use crammed evaluate")
     opened = open_data(suite, data)
     train = _find(opened, task, SplitSpec(split=task.train))
     scored = _existing(opened, task, task.numbers)

@@ -319,7 +319,7 @@ class Suite(Section):
             if not re.fullmatch(r"\w[\w.+-]*", name):
                 raise ValueError(f"{name!r} names files: use only letters, digits, and - _ + .")
         if self.name in WITHOUT_FINETUNING:
-            raise ValueError(f"{self.name} is built in, and no suite of tasks: rename the file")
+            raise ValueError(f"{self.name} is a built-in name: rename the suite's file")
         for split in self._splits():
             if not split or "/" in split or split == "..":
                 raise ValueError(f"{split!r} is not the name of a split")
@@ -366,10 +366,13 @@ class Suite(Section):
             InputError: a name is unknown.
         """
         chosen = list(dict.fromkeys(names))
-        for name in chosen:
-            if name not in self.tasks:
-                raise InputError(f"suite {self.name}: {no_such('task', name, self.tasks)}")
+        if unknown := [name for name in chosen if name not in self.tasks]:
+            raise InputError(f"suite {self.name}: {no_such('task', unknown[0], self.tasks)}")
         return [self.tasks[name] for name in chosen]
+
+    def scores_of(self, names: Iterable[str]) -> set[str]:
+        """The names of the scores that these tasks give, such as ``mnli`` and ``mnli-mm``."""
+        return {score for task in self.select(names) for score in task.numbers}
 
 
 def no_such(kind: str, name: str, known: Iterable[str]) -> str:

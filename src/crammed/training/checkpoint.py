@@ -220,8 +220,8 @@ def _check(generation: Path, state: TrainState, corpus_sha256: str) -> None:
     run = _run_sha256(generation.parent.parent)
     if None not in (run, state.run_sha256) and run != state.run_sha256:
         raise InputError(
-            f"{generation} is of another run, or {generation.parent.parent / 'env.json'} was "
-            "changed: put back what belongs together, or choose another --out"
+            f"{generation} belongs to another run, or {generation.parent.parent / 'env.json'} was "
+            "changed: restore the files that belong together, or choose another --out"
         )
     if state.over is not None:
         raise StoppedByPolicy(f"{state.over}; the run is over, so choose another --out")

@@ -178,8 +178,8 @@ class Planner:
         update = f"one update of {counted(rows, 'row')}"
         if self.limits.most_tokens < rows * self._config.data.row_length:
             return InputError(
-                f"{update} reads more of the {self._corpus_rows:,} rows of the corpus than "
-                "budget.most_epochs allows: raise it or lower batch.rows"
+                f"{update} would read the {self._corpus_rows:,} rows of the corpus more often than "
+                "budget.most_epochs allows: raise that limit or lower batch.rows"
             )
         seconds = self._ledger.seconds["lost"]
         lost = f", {format_seconds(seconds)} of it lost earlier" if seconds else ""

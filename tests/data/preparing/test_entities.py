@@ -198,7 +198,7 @@ def test_a_corpus_is_extended_with_the_same_pipeline_alone(tmp_path: Path, pipel
     both = [*documents(200), *documents(100, seed=1)]
     assert step_of(made, "entities")["changed"] == sum(text != by_hand(text) for text in both)
     plain = made_with(None, tmp_path / "plain")
-    with pytest.raises(InputError, match=r"entities: .*plain was cleaned without; leave it out"):
+    with pytest.raises(InputError, match=r"entities: .*plain was cleaned without it; leave it out"):
         extended(plain, f"data.clean.entities={pipeline}")
 
 

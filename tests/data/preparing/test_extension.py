@@ -210,7 +210,7 @@ def test_a_corpus_is_extended_if_the_same_tasks_are_named_again(
         extended(cleaned)
     with pytest.raises(InputError, match="name them again"):
         extended(cleaned, tasks(documents(4)[3]))
-    with pytest.raises(InputError, match="base was cleaned without; leave it out"):
+    with pytest.raises(InputError, match="base was cleaned without it; leave it out"):
         extended(base, tasks(documents(3)[2]))
     manifest = json.loads((cleaned.path / "manifest.json").read_text())
     old = deepcopy(manifest)

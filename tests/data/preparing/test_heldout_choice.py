@@ -196,7 +196,7 @@ def test_the_share_is_said(tmp_path: Path, count: int) -> None:
 @pytest.mark.parametrize("words", [[], ["data.clean.exact=false"], ["data.clean.near=0.5"]])
 def test_a_text_that_repeats_itself_is_said_to(tmp_path: Path, words: list[str]) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join(199 * ["The fox counts lanterns."]))
-    said = r"repeats itself: without copies, 199 documents are 1 of 24 characters .* add other text"
+    said = r"itself: only 1 of 199 documents are distinct, with 24 characters .* add other text"
     with pytest.raises(InputError, match=said):
         prepared(tmp_path / "corpus", tmp_path / "a.txt", *words)
 
@@ -218,7 +218,9 @@ def test_lines_are_named_where_text_is_plain(
     count = "2 documents of 12" if by == "line" else "1 document of 13"
     said = f"too little text: {count} characters in all, too few to train on some and hold out oth"
     assert str(caught.value).startswith(said)
-    assert str(caught.value).partition("others")[2] == (hint and f"{hint}data.documents=line")
+    assert str(caught.value).partition("others: add text")[2] == (
+        hint and f"{hint}data.documents=line"
+    )
 
 
 def test_what_a_weight_leaves_out_is_not_counted_as_text(tmp_path: Path) -> None:

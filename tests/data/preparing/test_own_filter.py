@@ -149,7 +149,7 @@ def test_a_corpus_is_extended_with_the_same_function_alone(tmp_path: Path, file:
     both = [*documents(300), *documents(100, seed=1)]
     assert step_of(made, "function")["dropped"] == sum("fox" in text for text in both)
     plain = made_with(tmp_path / "plain", None)
-    with pytest.raises(InputError, match="plain was cleaned without; leave it out"):
+    with pytest.raises(InputError, match="plain was cleaned without it; leave it out"):
         corpora.prepare(
             [f"data.clean.function={file}:keep"],
             [str(more / "text.jsonl")],

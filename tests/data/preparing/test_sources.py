@@ -241,7 +241,7 @@ def test_files_whose_names_say_nothing(tmp_path: Path) -> None:
     assert opened(tmp_path).ignored == {".py": 1, "program": 1}
     assert read(tmp_path / "code.py", format="txt") == ["x = *y"]
     assert "code.py is of no known format" in refusal(tmp_path / "code.py")
-    assert "name another with data.format=txt" in refusal(tmp_path / "code.py")
+    assert "set its format, as in data.format=txt" in refusal(tmp_path / "code.py")
     (tmp_path / "program").unlink()
     assert read(tmp_path, format="txt") == ["Text.", "x = *y", "*Page*"]
     (tmp_path / "rows.jsonl").write_text('{"text": "Row."}\n')

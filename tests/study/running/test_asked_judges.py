@@ -10,7 +10,7 @@ import pytest
 from crammed.budget import Budget
 from crammed.cli import studies
 from crammed.errors import InputError
-from crammed.study.running.judges import judges_of
+from crammed.study.running.judges import check_data, judges_of
 from crammed.study.spec.arms import read_study
 from support.study import write_study
 from support.text import write_rows
@@ -37,7 +37,8 @@ OWN = """tasks:
         (["small.trek"], {}, "no judge 'small.trek': did you mean trec"),
         (["blimp.anaphora"], {}, "no judge 'blimp.anaphora'"),
         (["none.yaml.rte"], {}, "none.yaml"),
-        (["my.own.yaml"], {}, "my.own.yaml: a judge's file may have no other dot in its name"),
+        (["my.own.yaml"], {}, "my.own.yaml: a judge's file may have no other dot and no @ in its"),
+        (["a@b.yaml"], {}, "a@b.yaml: a judge's file may have no other dot and no @ in its name"),
         (["small"], {}, "the judge small needs its data: give --tasks-data DIR"),
         (["blimp@bert-base"], {}, "blimp@bert-base: blimp fine-tunes nothing"),
         (["glue@bert-bass"], {}, "no protocol 'bert-bass': did you mean bert-base"),
@@ -100,6 +101,20 @@ def test_what_follows_a_built_in_suite_is_its_protocol(tmp_path: Path) -> None:
     (judge,) = judges_of([f"small.trec@{own}"], None, tmp_path / "small")
     assert (judge.suite, judge.protocol) == ("small", str(own))
     assert judge.names == ("small.trec@quick",)
+
+
+def test_the_data_of_judges_is_read_unless_runs_were_judged_with_it(
+    tmp_path: Path, glue: Path
+) -> None:
+    own, pairs = tmp_path / "mine.yaml", tmp_path / "pairs.jsonl"
+    own.write_text(OWN.replace("sentence2", "sentence3"))
+    judges = judges_of([str(own)], None, glue)
+    with pytest.raises(InputError, match=r"task rte: .*sentence3"):
+        check_data(judges, {"mine": "another state"})
+    check_data(judges, {"mine": judges[0].state()})
+    pairs.write_text("{}\n")
+    with pytest.raises(InputError, match=r"pairs.jsonl.*no sentence_good"):
+        check_data(judges_of(["blimp"], pairs), {})
 
 
 def test_a_task_without_data_is_refused(glue: Path) -> None:

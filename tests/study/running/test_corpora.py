@@ -26,7 +26,7 @@ from crammed.study.running.folder import config_of
 from crammed.study.running.preparing import PlannedCorpora
 from crammed.study.running.runner import run_study
 from crammed.study.spec.arms import Study, load_study, read_study, with_words
-from crammed.study.spec.corpora import Corpora
+from crammed.study.spec.corpora import Corpora, is_of_corpus, key_of
 from crammed.terminal.progress import SILENT
 from support.command import crammed
 from support.study import write_study
@@ -279,6 +279,7 @@ def test_a_vocabulary_that_follows_the_budget_is_chosen_once(
 @pytest.mark.parametrize(
     ("own", "message"),
     [
+        ("data={sources: [2]}", r"arm x: write the sources as data\.sources=\[\.\.\.\]"),
         ("data.sources=[3]", "arm x: data.sources has 3, and --data names 2: count from 1"),
         ("data.clean.neer=0.8", "arm x: data.clean.neer: no such key; did you mean"),
         ("tokenizer.vocab_size=-1", "arm x: tokenizer.vocab_size: "),
@@ -293,6 +294,26 @@ def test_wrong_arms_are_refused_before_anything_is_prepared(
     with pytest.raises(InputError, match=message):
         made(name, texts, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_base_with_sources_of_its_own_is_refused(tmp_path: Path, texts: list[str]) -> None:
+    for word in ("data.sources=[other.txt]", "data={sources: [other.txt], row_length: 64}"):
+        name = write_study(tmp_path, ARMS, [*BASE, word])
+        with pytest.raises(InputError, match="set twice, by --data and by the base of the study"):
+            PlannedCorpora(read_study(name), texts, BUDGET)
+
+
+def test_an_order_counts_however_it_is_written(tmp_path: Path, texts: list[str]) -> None:
+    planned = PlannedCorpora(read_study(write_study(tmp_path, ARMS, BASE)), texts, BUDGET)
+    for word in ("order.by=sentence-length", "order={by: sentence-length}"):
+        made = planned.base.changed(["crammed", word])
+        assert made.data.orders == ["shuffled", "sentence-length"]
+        assert key_of(["crammed", word]) != key_of(["crammed"])
+
+
+def test_a_recipes_file_says_nothing_about_the_corpus() -> None:
+    assert not any(map(is_of_corpus, ("data.yaml", "tokenizer.yaml")))
+    assert is_of_corpus("data.clean.exact=false")
 
 
 def test_a_baseline_is_held_against_its_own_unigram_model(

@@ -230,10 +230,13 @@ def test_a_study_that_is_refused_does_not_hide_what_the_others_cost(
     words = ["model.max_length=32", "finetune.max_length=32"]
     options: dict[str, Any] = {"words": words, "corpus": corpus.path, "data": None}
     options["dry_run"] = True
-    every(tmp_path, **options)
+    refused = "refused: data, vocabulary; the reasons are printed above"
+    with pytest.raises(TaskFailed, match=refused):
+        every(tmp_path, **options)
     said = json.loads(capsys.readouterr().out)
     assert {name for name, cost in said.items() if "refused" in cost} == OWN
-    every(tmp_path, **{**options, "as_json": False})
+    with pytest.raises(TaskFailed, match=refused):
+        every(tmp_path, **{**options, "as_json": False})
     *_, vocabulary, whole = capsys.readouterr().out.splitlines()
     assert vocabulary.split()[:3] == ["vocabulary", "refused:", "tokenizer.vocab_size=32768"]
     assert " 183 arms, 366 of 366 runs to go, about " in whole

@@ -289,7 +289,7 @@ def test_a_protocol_that_changed_is_refused(
     first = judged(*judges())
     for changed in ("epochs: 3\n", "epochs: 2\nseeds: 3\n", "epochs: 2\nlr_width: 768\n"):
         file.write_text(changed)
-        with pytest.raises(InputError, match=r"own\.yaml has changed since runs were scored by"):
+        with pytest.raises(InputError, match=r"own\.yaml has changed since runs were scored with"):
             judged(*judges())
     file.write_text("epochs: 2  # as before\n")
     assert judged(*judges()) == first

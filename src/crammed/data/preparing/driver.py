@@ -276,9 +276,10 @@ class _Preparation:
         sizes = [each.characters for each in shards.text.shards]
         characters = list(self._on_all("selecting", select_shard, jobs, sizes))
         if not sum(characters):
-            here = "" if self.extends is None else ", or is in the corpus to extend: add other text"
+            here = "" if self.extends is None else ", or is in the corpus to extend"
             raise InputError(
-                f"the data holds no text to train on: every document was dropped{here}"
+                f"the data holds no text to train on: every document was dropped{here}: add other "
+                "text"
             )
         return characters
 

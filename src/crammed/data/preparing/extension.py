@@ -150,10 +150,10 @@ def _check_named_again(base: Corpus, there: CleanConfig, here: CleanConfig) -> N
     for key, (cleaned, again, is_same) in zip(NAMED_AGAIN, named, strict=True):
         saved, given = getattr(there, key), getattr(here, key)
         if saved is None and given is not None:
-            raise InputError(f"data.clean.{key}: {base.path} was cleaned without; leave it out")
+            raise InputError(f"data.clean.{key}: {base.path} was cleaned without it; leave it out")
         if saved is not None and (given is None or not is_same()):
             raise InputError(
-                f"{base.path} was cleaned {cleaned}, of which it holds no more than a hash: {again}"
+                f"{base.path} was cleaned {cleaned}, and stores only a hash of that: {again}"
             )
 
 

@@ -283,7 +283,7 @@ class HuggingFaceBackbone:
         if max(vocabulary) >= rows:
             raise InputError(
                 f"the tokenizer of {self.name} has ids up to {max(vocabulary)}, but the model has "
-                f"only {rows} embeddings: they do not belong together"
+                f"only {rows} embeddings: restore the tokenizer it was trained with"
             )
         library = getattr(self.tokenizer, "backend_tokenizer", None)
         if library is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -160,6 +161,13 @@ def _check_ids(folder: Path) -> None:
 def is_weights(file: Path) -> bool:
     """Whether a file of a model holds weights, or says which file holds which."""
     return any(file.match(pattern) for pattern in (*_WEIGHTS, "*.index.json"))
+
+
+def copy_all_but_weights(source: Path, folder: Path) -> None:
+    """Copy the files of a model, except those that `is_weights`, into another folder."""
+    for file in model_files(source):
+        if not is_weights(file):
+            shutil.copyfile(file, folder / file.name)
 
 
 def _check_indices(folder: Path) -> None:

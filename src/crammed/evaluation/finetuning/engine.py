@@ -77,7 +77,8 @@ def loss_of(kind: TaskKind, logits: Tensor, labels: Tensor, choices: int) -> Ten
     if kind == "multi-label":
         return F.binary_cross_entropy_with_logits(logits, labels)
     if kind == "tokens":
-        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+        total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+        return total / (labels >= 0).sum().clamp(min=1)  # a batch may have no label at all
     if kind == "choice":
         logits = logits.view(-1, choices)
     return F.cross_entropy(logits, labels.long())

@@ -27,6 +27,7 @@ from crammed.files.writing import read_json
 from crammed.hints import did_you_mean
 from crammed.study.result import Arm, Run, StudyResult
 from crammed.study.spec.judging import OWN, parted
+from crammed.tasks.pairs import read_pairs
 from crammed.tasks.read import tasks_in
 from crammed.tasks.task import load_suite, suite_names
 
@@ -116,6 +117,21 @@ class Judge:
             named.append((self.label, Path(self.suite)))
         return json_hash([(name, sha256(file)) for name, file in named])
 
+    def check_data(self) -> None:
+        """Read its data, whose faults would end the judging of every run.
+
+        Raises:
+            InputError: the data of a task is missing or wrong.
+        """
+        from crammed.evaluation.evaluation import read_tasks
+
+        if self.suite == BLIMP:
+            read_pairs(self.data)
+            return
+        suite, protocol = load_suite(self.suite), load_protocol(self.protocol or "cramming")
+        file = self.suite if Path(self.suite).suffix else None
+        read_tasks(suite, [suite.tasks[name] for name in self.tasks], self.data, protocol, file)
+
     def protocol_hash(self) -> str | None:
         """A hash of the whole protocol; None if it is each run's own."""
         if self.protocol is None:
@@ -171,13 +187,28 @@ def judges_of(
     return judges
 
 
+def check_data(judges: Iterable[Judge], known: Mapping[str, str]) -> None:
+    """Read the data of judges, so that its faults are known before anything is trained.
+
+    Args:
+        known: the `Judge.state` of suites whose data runs have been judged with.
+
+    Raises:
+        InputError: as `Judge.check_data`.
+    """
+    for judge in judges:
+        if known.get(judge.label) != judge.state():
+            judge.check_data()
+
+
 def _suite_and_task(kind: str) -> tuple[str, str]:
     """``glue.cola`` -> (``glue``, ``cola``); all tasks of a suite are an empty name."""
     if own := OWN.fullmatch(kind):
         suite, task = str(expanded(own[1]).absolute()), own[2] or ""
-        if "." in Path(suite).stem:  # a dot ends the name of the suite in the names of scores
+        # In the names of scores, a dot ends that of the suite, and an @ precedes a protocol's.
+        if {".", "@"} & set(Path(suite).stem):
             raise InputError(
-                f"{suite}: a judge's file may have no other dot in its name: rename it"
+                f"{suite}: a judge's file may have no other dot and no @ in its name: rename it"
             )
     else:
         suite, _, task = kind.partition(".")
@@ -332,8 +363,8 @@ def refuse_changed_protocols(judges: Sequence[Judge], study: StudyResult, out: P
         )
         if scored and study.protocols.get(judge.name) not in (None, judge.protocol_hash()):
             raise InputError(
-                f"{judge.protocol} has changed since runs were scored by it: give what it holds "
-                "now another name, or restore it"
+                f"{judge.protocol} has changed since runs were scored with it: save the new "
+                "version under another name, or restore the old one"
             )
 
 

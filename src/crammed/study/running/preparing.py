@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 from crammed.budget import Budget
 from crammed.config import CleanConfig, DataConfig, Ordering, RunConfig, Section, TokenizerConfig
-from crammed.config.kinds import overlaid
+from crammed.config.kinds import flat, overlaid
 from crammed.config.yamlfile import load_yaml, validated
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.driver import prepare
@@ -31,11 +31,11 @@ from crammed.rules.choosing import Asked
 from crammed.rules.recipe import ask, parse_overrides
 from crammed.study.running.folder import refuse_foreign
 from crammed.study.spec.arms import Study, merged
-from crammed.study.spec.corpora import Corpora, Key, is_of_corpus, key_of
+from crammed.study.spec.corpora import Corpora, Key, is_of_corpus, key_of, sets_order
+from crammed.study.spec.small import typed_keys
 from crammed.terminal.progress import Progress
 
 FOLDER = "corpora"
-BY = "order.by="
 SOURCES = "data.sources="
 VOCABULARY = "tokenizer.vocab_size"
 
@@ -59,8 +59,8 @@ class _Settings(Section):
         own = parse_overrides([word for word in words if is_of_corpus(word)])
         values = overlaid(self.model_dump(mode="json"), own, RunConfig)
         made = validated(_Settings, values)
-        by = next((word for word in words if word.startswith(BY)), None)
-        order = by.removeprefix(BY) if by else _order_of(words[0])
+        given = flat(parse_overrides([word for word in words if sets_order(word)]))
+        order = given.get("order.by") or _order_of(words[0])
         if order not in get_args(Ordering) or order in made.data.orders:
             return made
         values["data"]["orders"] = [*made.data.orders, order]
@@ -105,7 +105,7 @@ class PlannedCorpora:
             InputError: the base, or what an arm says about its corpus, is not valid.
         """
         recipe, *overrides = base = merged(study.base)
-        if any(word.startswith("data.sources") for word in overrides):
+        if any(key.startswith("data.sources") for key in typed_keys(overrides)):
             raise InputError(
                 "data.sources is set twice, by --data and by the base of the study: leave one out"
             )
@@ -297,6 +297,8 @@ def _written_out(words: Sequence[str], data: Sequence[str]) -> list[str]:
 
     written = []
     for word in words:
+        if word.startswith("data=") and "data.sources" in typed_keys([word]):
+            raise InputError("write the sources as data.sources=[...], outside of data={...}")
         if word.startswith(SOURCES):
             values = load_yaml(word.removeprefix(SOURCES))
             listed = [source(each) for each in values] if isinstance(values, list) else values

@@ -9,18 +9,19 @@ from pathlib import Path
 
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
-from crammed.study.result import StudyResult
+from crammed.files.writing import read_json
+from crammed.study.result import RESULT, StudyResult
 from crammed.study.running.checks import check_budgets
 from crammed.study.running.costs import Cost, cost_of
 from crammed.study.running.folder import Chooser, going_on
-from crammed.study.running.judges import Judge
+from crammed.study.running.judges import Judge, check_data
 from crammed.study.running.places import threads_of
-from crammed.study.running.preparing import BY, FOLDER, planned_corpora, prepare_corpora
+from crammed.study.running.preparing import FOLDER, planned_corpora, prepare_corpora
 from crammed.study.running.runner import run_study
 from crammed.study.running.seconds import in_seconds
 from crammed.study.running.timing import Timing
 from crammed.study.spec.arms import Choose, Study, left_out, load_study, read_study, with_words
-from crammed.study.spec.corpora import ArmCorpora, Corpora, is_of_corpus
+from crammed.study.spec.corpora import ArmCorpora, Corpora, is_of_corpus, sets_order
 from crammed.terminal.progress import Progress
 
 
@@ -64,7 +65,7 @@ class Request:
     def has_corpora(self) -> bool:
         """Whether arms of the study have corpora of their own."""
         words = [word for arm in self.study.arms for word in self.study.words(arm)]
-        return any(is_of_corpus(word) or word.startswith(BY) for word in words)
+        return any(is_of_corpus(word) or sets_order(word) for word in words)
 
 
 def sharing(request: Request, requests: Sequence[Request]) -> Request:
@@ -98,11 +99,12 @@ def run(request: Request, progress: Progress) -> StudyResult:
     Raises:
         InputError: the folder holds something else, text is unsuitable, or an arm is refused.
     """
+    check_data(request.judges, (read_json(request.out / RESULT) or {}).get("judges", {}))
     choose = Chooser(request.out, threads_of(request.jobs), progress)
     corpora = _corpora(request, choose, progress)
     loaded = _loaded(request, corpora, choose)
     if same := left_out(request.name, loaded):
-        progress.line(f"study  leaves out {', '.join(same)}: at this budget the same as others")
+        progress.line(f"study  leaves out {', '.join(same)}: same as other arms at this budget")
     threads = threads_of(request.jobs)
     loaded, paces = in_seconds(loaded, corpora, request.budget, request.out, threads, progress)
     return run_study(

@@ -20,7 +20,12 @@ _OF_CORPUS = ("data.", "data=", "tokenizer.", "tokenizer=")
 
 def is_of_corpus(word: str) -> bool:
     """Whether an override says how text becomes a corpus."""
-    return word.startswith(_OF_CORPUS)
+    return "=" in word and word.startswith(_OF_CORPUS)
+
+
+def sets_order(word: str) -> bool:
+    """Whether an override says in which order rows are read."""
+    return word.startswith(("order.by=", "order="))
 
 
 def of_training(words: Sequence[str]) -> list[str]:
@@ -31,7 +36,7 @@ def of_training(words: Sequence[str]) -> list[str]:
 def key_of(words: Sequence[str]) -> Key:
     """The words of an arm that decide its corpus: a recipe may set the order of rows."""
     recipes = [word for word in words if "=" not in word]
-    kept = [word for word in words if is_of_corpus(word) or word.startswith("order.by=")]
+    kept = [word for word in words if is_of_corpus(word) or sets_order(word)]
     return (*recipes, *sorted(kept))
 
 

@@ -91,16 +91,7 @@ class MaskedTokens:
         self.leaves = Leaves(self.copy, decoder=self.reorders)
         self._by_document = config.train.attention == "document"
         self._sep = specials.sep
-        self._mask = Masker(
-            config.seed,
-            masking.corruption,
-            specials.mask,
-            specials.ids,
-            vocabulary,
-            device.torch,
-            masking.unit,
-            begins,
-        )
+        self._mask = Masker.of(config, specials, vocabulary, device.torch, begins)
         self._encode = Shortcuts(config, device.torch).encode
         self._config = config
         self._in_place = (

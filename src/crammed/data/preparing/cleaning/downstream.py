@@ -108,7 +108,10 @@ def _read(suite: DownstreamConfig) -> Iterator[_Passages]:
             yield _passages(batch, suite.words)
             batch, size = [], 0
     if not found:
-        raise InputError(f"{suite.data}: suite {suite.suite} has no text of {SHORTEST} words")
+        raise InputError(
+            f"{suite.data}: suite {suite.suite} has no text of {SHORTEST} words or more: leave "
+            "it out"
+        )
     yield _passages(batch, suite.words)
 
 

@@ -128,8 +128,8 @@ def find_files(name: str, wanted: Wanted = Wanted()) -> Found:
             named = format_of(path) if wanted.format == "auto" else None
             if (format := named or wanted.format_of(str(path))) is None:
                 raise InputError(
-                    f"{shown} is of no known format: {_known_formats()}; name another with "
-                    "data.format=txt or the like"
+                    f"{shown} is of no known format: {_known_formats()}; set its format, "
+                    "as in data.format=txt"
                 )
             found.files = [(str(path), format)]
         else:

@@ -89,13 +89,13 @@ def choose_heldout(
         few = "too few to train on some and hold out others"
         if dropped + len(ranks) >= 2 * len(firsts):  # at least half of them are copies
             raise InputError(
-                f"the text repeats itself: without copies, {dropped + len(ranks):,} documents are "
-                f"{len(firsts):,} of {int(characters[firsts].sum()):,} characters in all, {few}: "
+                f"the text repeats itself: only {len(firsts):,} of {dropped + len(ranks):,} "
+                f"documents are distinct, with {int(characters[firsts].sum()):,} characters in all, {few}: "
                 "add other text"
             )
         raise InputError(
             f"too little text: {counted(len(ranks), 'document')} of {total:,} characters in all, "
-            f"{few}{hint if by_line else ''}"
+            f"{few}: add text{hint if by_line else ''}"
         )
     return HeldoutChoice(text == long_enough[0], int(parts[long_enough[0]]))
 

@@ -1,0 +1,76 @@
+"""A task as it is evaluated: read and tokenized, with its jobs, and what is to say about its rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from crammed.evaluation.finetuning.jobs import FinetuneJob
+from crammed.evaluation.folds import Fold
+from crammed.evaluation.scores.score import positive_of
+from crammed.evaluation.scores.table import left_out
+from crammed.files.hashes import json_hash
+from crammed.quantity import counted
+from crammed.tasks.folds import parts_of
+from crammed.tasks.rows import TaskData
+from crammed.tasks.task import OF_ONE, Task
+
+
+@dataclass(frozen=True)
+class PreparedTask:
+    """A task that has been read and tokenized.
+
+    Attributes:
+        key: digest of the data and of how it is read.
+        jobs: one for each seed, pretrained and untrained.
+        folds: the parts that are fine-tuned on in place of all rows, if it is cross-validated.
+        cut: how many sequences of each split were truncated.
+    """
+
+    task: Task
+    data: TaskData
+    about: dict[str, Any]
+    key: str
+    jobs: list[FinetuneJob]
+    cut: dict[str, int]
+    folds: list[Fold]
+
+    @property
+    def linear_key(self) -> str:
+        """Digest of what the linear model's score depends on."""
+        positive = self.task.positive
+        return self.key if positive is None else json_hash([self.key, positive])
+
+    def remarks(self) -> Iterator[str]:
+        """Lines about what was read otherwise than a user may expect."""
+        task, data = self.task, self.data
+        scored = {task.numbers[name].key: rows for name, rows in data.scored.items()}
+        for words in left_out(task, data.scored, data.train):
+            yield f"{task.name}: {words}"
+        known = {split: rows.known_from(data.train) for split, rows in scored.items()}
+        if task.folds:
+            parts = [*parts_of(data)]
+            known = dict.fromkeys(scored, sum(each.rows.known_from(each.train) for each in parts))
+        for split, rows in scored.items():
+            if known[split]:
+                yield (
+                    f"{task.name}: {known[split]:,} of {counted(len(rows), 'row')} of {split} have "
+                    "the same text as a training row, so they say nothing about new text"
+                )
+        folded = ["".join(label.lower().split()) for label in data.labels]
+        times = Counter(folded)
+        alike = [label for label, one in zip(data.labels, folded, strict=True) if times[one] > 1]
+        if alike and not task.labels and len(task.label) == 1:
+            yield (
+                f"{task.name}: labels {', '.join(map(repr, alike[:6]))} differ only in case or "
+                "spaces, but count as different classes: correct the data if they are the same"
+            )
+        of_one = [metric for metric in task.metrics if metric in OF_ONE]
+        if of_one and not task.labels and task.positive is None and positive_of(task, data.labels):
+            other, positive = data.labels
+            yield (
+                f"{task.name}: {' and '.join(of_one)} of {positive}, the second label in order; "
+                f"for the other one, add positive: {other}"
+            )
