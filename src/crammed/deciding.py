@@ -49,9 +49,8 @@ def decide(
         InputError: wrong input; faults of the tasks are noticed before anything is trained.
         TaskFailed: everything finished, but a task has no score.
     """
-    own_code = adaptation.original.ours  # which `Original` has compared with this package's
     protocol = request.protocol or PROTOCOL
-    request = replace(request, protocol=protocol, trust_remote_code=own_code)
+    request = replace(request, protocol=protocol)
     suite, runs = _readable(request), places(out)
     run_everything(scratch, runs[SCRATCH], None, None, progress)
     run_everything(adapting, runs[ADAPTED], None, None, progress, adaptation)

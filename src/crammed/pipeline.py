@@ -131,8 +131,7 @@ def run_everything(
             with _stage(run, "pretrain"):
                 train_and_export(run, corpus, device, progress, adaptation=adaptation)
             with _stage(run, "evaluate"):
-                own_code = adaptation is not None and adaptation.original.ours
-                _evaluate(run, tasks, device, progress, own_code=own_code)
+                _evaluate(run, tasks, device, progress)
             with _stage(run, "report"):
                 report = write_report([run.path], run.path / "report.html")
             progress.line(f"report  {report}")
@@ -252,18 +251,12 @@ def _stage(run: RunDir, name: str) -> Iterator[None]:
     run.event("stage", name=name, seconds=time.monotonic() - began)
 
 
-def _evaluate(
-    run: RunDir, tasks: list[_Tasks], device: Device, progress: Progress, *, own_code: bool
-) -> None:
-    """Fine-tune the run's model on its tasks and keep the scores in the run directory.
-
-    Args:
-        own_code: whether it was exported with code of this package, which may run.
-    """
+def _evaluate(run: RunDir, tasks: list[_Tasks], device: Device, progress: Progress) -> None:
+    """Fine-tune the run's model on its tasks and keep the scores in the run directory."""
     if not tasks:
         return
     protocol = run.config.finetune.at_width(run.config.model.width)
-    spec = BackboneSpec(str(run.path), own_code)
+    spec = BackboneSpec(str(run.path))
     backbone = spec.load()
     workers = run.config.compute.workers if device.torch.type == "cpu" else None
     with EvaluationFolder(run.evaluation, backbone, protocol) as folder:

@@ -57,6 +57,12 @@ def typed(cell: str) -> Iterator[tuple[str, ...]]:
         yield words
 
 
+RECIPE = [
+    tuple(words.split())
+    for words in re.findall(
+        r"^\| `([a-z]+\.[^`]+=[^`]+)` \|", (PAGE.parent / "recipe.md").read_text("utf-8"), re.MULTILINE
+    )
+]
 WORKING = [words for _, cell, _, _ in ROWS for words in typed(cell)]
 
 
@@ -68,6 +74,11 @@ def test_every_row_can_be_typed() -> None:
 @pytest.mark.parametrize("words", WORKING, ids=" ".join)
 def test_what_works_is_accepted(words: tuple[str, ...]) -> None:
     load_config("crammed-2022", words)
+
+
+@pytest.mark.parametrize("words", RECIPE, ids=" ".join)
+def test_what_the_default_recipe_leaves_off_can_be_typed(words: tuple[str, ...]) -> None:
+    load_config("crammed", words)
 
 
 def test_every_value_of_the_configuration_is_in_the_table() -> None:

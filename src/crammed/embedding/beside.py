@@ -20,7 +20,6 @@ from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.finetuning.vectors import MeanOfTokens
-from crammed.export.huggingface import comes_with_our_code
 from crammed.files.folders import inside
 from crammed.files.regular import read_text
 from crammed.files.writing import read_json
@@ -117,9 +116,8 @@ class Beside:
                 here.
         """
         name, folder = BackboneSpec(spec).files()
-        trust = trust_remote_code or comes_with_our_code(folder)
         pooling = pooling_of(folder)
-        backbone = HuggingFaceBackbone(name, folder, trust_remote_code=trust)
+        backbone = HuggingFaceBackbone(name, folder, trust_remote_code=trust_remote_code)
         limit = (read_json(folder / "sentence_bert_config.json") or {}).get("max_seq_length")
         known = limit if isinstance(limit, int) and limit > 2 else backbone.trained_length
         model = _POOLINGS[pooling](backbone.encoder())

@@ -187,7 +187,8 @@ def decide(
         refuse_twice(words, f"--{name}", f"compute.{name}", given=True)
     fixed = {"compute": chosen} if chosen else {}
     scratch, _, _ = configure(recipe, words, fixed, budget, seed, data, out=runs[SCRATCH])
-    adapting, _, _ = configure(None, both, fixed, budget, seed, data, out=runs[ADAPTED], ask=other)
+    equal = scratch.config.budget.limit
+    adapting, _, _ = configure(None, both, fixed, equal, seed, data, out=runs[ADAPTED], ask=other)
     for each in (scratch, adapting):
         refuse_too_little(each.nominally())
         check_text(each.config.data)

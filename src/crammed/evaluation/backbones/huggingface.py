@@ -24,6 +24,7 @@ from crammed.evaluation.backbones.huggingface_files import (
     model_files,
 )
 from crammed.evaluation.backbones.tokens import Tokenized, by_library, by_python, plain_ids
+from crammed.export.huggingface import comes_with_our_code
 from crammed.model.tensors import all_finite
 from crammed.tasks.rows import Texts
 
@@ -57,7 +58,7 @@ class HuggingFaceBackbone:
         self.sha256 = digest(files)
         self.shape_sha256 = digest(file for file in files if not is_weights(file))
         self._folder = folder.absolute()  # weights are loaded when they are needed
-        self._trust = {"trust_remote_code": trust_remote_code}
+        self._trust = {"trust_remote_code": trust_remote_code or comes_with_our_code(folder)}
         self._kept: dict[str, dict[str, Tensor]] = {}
         with loading(name, "configuration"):
             self.config: Any = transformers.AutoConfig.from_pretrained(folder, **self._trust)

@@ -20,7 +20,8 @@ class BackboneSpec:
 
     Attributes:
         spec: a run directory, a Hugging Face folder, or a name on the hub.
-        trust_remote_code: whether Python code that comes with a model may run.
+        trust_remote_code: whether Python code that comes with a model may run, if it is not that
+            of this package.
     """
 
     spec: str
