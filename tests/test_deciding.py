@@ -127,13 +127,13 @@ def test_our_own_code_needs_no_trust_and_whole_sections_are_for_both_runs(
         overrides={
             **parse_overrides(SMALL),
             "batch": {"rows": 4},
+            "budget": {"limit": "4updates", "most_epochs": None},
             "train.divergence.then": "lower",
         },
         data=text_file,
         suite=tmp_path / "mine.yaml",
         tasks_data=tasks,
         protocol=tmp_path / "quick.yaml",
-        budget="4updates",
         out=out,
         device="cpu",
     )
@@ -141,6 +141,7 @@ def test_our_own_code_needs_no_trust_and_whole_sections_are_for_both_runs(
     for way in ("from-scratch", "adapted"):
         config = json.loads((out / way / "config.json").read_text())
         assert config["batch"]["rows"] == 4
+        assert config["budget"]["limit"] == "4updates"
         assert config["train"]["divergence"]["then"] == "lower"
 
 

@@ -179,7 +179,7 @@ def test_the_exported_model_is_the_run(tmp_path: Path, corpus: Corpus) -> None:
         final.save(tmp_path / recipe / "final")
         done = export(final, tmp_path / recipe / "export")
         ours = BackboneSpec(str(tmp_path / recipe)).load()
-        theirs = BackboneSpec(str(done.path), trust_remote_code=done.format == "custom").load()
+        theirs = BackboneSpec(str(done.path)).load()
         model = final.config
         # ModernBERT has a bias after attention where it has those of queries, keys and values.
         added = model.layers * model.width if model.qkv_bias > model.linear_bias else 0
