@@ -322,6 +322,15 @@ def _hostile(values: Any, draw: random.Random) -> Any:
     return values
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mask_takes_the_place_of_a_word(kind: str) -> None:
+    """In kinds whose tokens begin with the space before them, that space is a part of the word."""
+    tokenizer = trained(documents(100), kind=kind)
+    tokens = tokenizer.encode("the [MASK] the", add_special_tokens=False).tokens
+    first, mask, last = tokens
+    assert (mask, first.strip("\u0120\u2581"), last.strip("\u0120\u2581")) == ("[MASK]", "the", "the")
+
+
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
 def test_damaged_tokenizers_are_one_line(tmp_path: Path, kind: str) -> None:
     whole = json.loads(to_json(trained(documents(100), kind=kind)))

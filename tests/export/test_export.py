@@ -12,16 +12,22 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from crammed.config import ModelConfig
 from crammed.data.corpus import Corpus
 from crammed.data.tokenization.encoding import CorpusTokenizer
-from crammed.data.tokenization.tokenizer import Specials, load_tokenizer, to_json, vocabulary_size
+from crammed.data.tokenization.tokenizer import (
+    NOT_ASCII,
+    Specials,
+    load_tokenizer,
+    to_json,
+    vocabulary_size,
+)
 from crammed.errors import CrammedError, InputError
 from crammed.evaluation.fill_mask import fill_mask_examples
 from crammed.export import native
-from crammed.export.card import Metadata
+from crammed.export.card import Metadata, _limits, _lost
 from crammed.export.huggingface import export
 from crammed.export.native import modernbert_obstacles
 from crammed.files.hashes import sha256
@@ -35,6 +41,7 @@ from support.text import documents, tiny, write_jsonl
 from support.training import train
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "2026-11-21"
+ASCII = normalizers.Replace(Regex(NOT_ASCII), "")
 FORMATS = {
     "crammed": "modernbert",
     "demo": "modernbert",
@@ -295,6 +302,9 @@ def test_what_the_model_card_shows_runs(
     assert "energy that the device used meanwhile: not measured" in card
     assert "Inputs should not exceed 32 tokens" in card
     assert "- Its tokenizer drops capitals.\n" in card
+    assert "- It was trained only on 118 documents of" in card
+    less = read_summary(run).model_copy(update={"epochs": 0.5})
+    assert "trained only on part of 118 documents" in _limits(final, less)[0]
     given = yaml.safe_load(card.split("---\n")[1])
     assert (given["license"], given["language"]) == ("apache-2.0", ["en", "no"])
     assert ("custom_code" in given["tags"]) == custom
@@ -304,6 +314,18 @@ def test_what_the_model_card_shows_runs(
         "dataset": {"type": "glue", "name": "rte (partial)"},
         "metrics": [{"type": "accuracy", "value": 50.0}],
     } in results
+
+
+def test_a_card_says_what_its_tokenizer_drops() -> None:
+    for normal, said in (
+        (normalizers.BertNormalizer(strip_accents=False), "capitals"),
+        (normalizers.BertNormalizer(), "capitals and accents"),
+        (normalizers.Sequence([normalizers.Lowercase(), ASCII]), "capitals and characters out"),
+    ):
+        tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
+        tokenizer.normalizer = normal
+        (line,) = _lost(tokenizer)
+        assert line.startswith(f"- Its tokenizer drops {said}")
 
 
 def test_what_a_model_card_is_not_told_it_leaves_out(tmp_path: Path, corpus: Corpus) -> None:

@@ -120,7 +120,7 @@ def heldout_rows(
 
 
 def rows_of_corpus(corpus: Corpus, most_rows: int) -> HeldoutRows:
-    """The rows of a corpus's held-out documents, framed as its training documents are.
+    """The rows of a corpus's held-out documents, ended by [SEP] as its training documents are.
 
     Raises:
         InputError: as for `heldout_rows`.

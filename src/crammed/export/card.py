@@ -187,7 +187,9 @@ def _limits(final: TrainedModel, training: Training | None) -> list[str]:
     """What the model cannot do, as items of a list."""
     text = "its text"
     if training is not None:
-        text = f"{training.corpus.documents:,} documents of {', '.join(training.corpus.sources)}"
+        part = "part of " if training.epochs < 1.0 else ""
+        sources = ", ".join(training.corpus.sources)
+        text = f"{part}{training.corpus.documents:,} documents of {sources}"
     return [
         f"- It was trained only on {text}, and reproduces the errors and biases there.",
         "- It fills gaps and encodes texts; it does not write any. Its vectors are not trained to "
@@ -200,9 +202,12 @@ def _limits(final: TrainedModel, training: Training | None) -> list[str]:
 
 def _lost(tokenizer: Tokenizer) -> list[str]:
     """What the tokenizer's normalizer takes from a text."""
-    normal = tokenizer.normalizer
-    seen = normal.normalize_str("A\u00c9") if normal is not None else "A\u00c9"
+    if (normal := tokenizer.normalizer) is None:
+        return []
+    seen = normal.normalize_str("A\u00c9")
     lost = ["capitals"] * (seen == seen.lower()) + ["accents"] * (seen[-1:] in "Ee")
+    if not normal.normalize_str("\u6771"):
+        lost = ["capitals"] * (seen == seen.lower()) + ["characters outside ASCII"]
     return [f"- Its tokenizer drops {' and '.join(lost)}."] if lost else []
 
 

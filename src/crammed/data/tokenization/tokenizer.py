@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, models, processors
+from tokenizers import AddedToken, Tokenizer, models, processors
 
 from crammed.errors import InputError
 from crammed.files.regular import read_text
@@ -255,9 +255,14 @@ def _swapped(values: Any, one: str, other: str) -> Any:
     return new.get(values, values) if isinstance(values, str) else values
 
 
-def finish(tokenizer: Tokenizer) -> Tokenizer:
-    """Register `SPECIALS`, and frame text in [CLS] and [SEP] if special tokens are asked for."""
-    tokenizer.add_special_tokens(list(SPECIALS))
+def finish(tokenizer: Tokenizer, *, spaces: bool = False) -> Tokenizer:
+    """Register `SPECIALS`, and frame text in [CLS] and [SEP] if special tokens are asked for.
+
+    Args:
+        spaces: tokens begin with the space before them, so that [MASK] must take it as well.
+    """
+    gap = AddedToken(SPECIALS[MASK], special=True, normalized=False, lstrip=spaces)
+    tokenizer.add_special_tokens([*SPECIALS[:MASK], gap])
     tokenizer.post_processor = _framed(SPECIALS[CLS], CLS, SPECIALS[SEP], SEP)
     ids = [tokenizer.token_to_id(token) for token in SPECIALS]
     if ids != list(range(len(SPECIALS))):

@@ -263,7 +263,8 @@ def train_from_texts(texts: Callable[[], Iterable[str]], config: TokenizerConfig
         "sentencepiece-bpe": _train_sentencepiece_bpe,
         "unigram": _train_unigram,
     }
-    return finish(train[config.kind](_thinned_texts(texts, config.train_words), config))
+    trained = train[config.kind](_thinned_texts(texts, config.train_words), config)
+    return finish(trained, spaces=True)
 
 
 def _thinned_texts(texts: Callable[[], Iterable[str]], words: int) -> Iterator[str]:
