@@ -31,7 +31,7 @@ from crammed.planning.settling import device_of, settle
 from crammed.pretraining import result, train_and_export
 from crammed.rules.choosing import Asked
 from crammed.runs.directory import RunDir, read_scores_of
-from crammed.tasks.read import tasks_in
+from crammed.tasks.read import folder_of, tasks_in
 from crammed.tasks.task import WITHOUT_FINETUNING, Suite, load_suite, no_such, suite_names
 from crammed.terminal.progress import Progress
 
@@ -65,7 +65,7 @@ class GivenTasks:
                 f"crammed evaluate RUN --suite {suite}"
             )
         file = suite if suite not in suite_names() else None
-        return cls(load_suite(suite), file, None if data == "hub" else Path(data))
+        return cls(load_suite(suite), file, folder_of(data))
 
     def names(self) -> list[str]:
         """The tasks whose data is there.

@@ -22,8 +22,8 @@ from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.interface.asking import Tasks, configure, shown_progress, words_of
+from crammed.interface.lines import table_html
 from crammed.interface.results import Evaluation
-from crammed.report.notebook import table_html
 from crammed.rules.recipe import parse_overrides
 from crammed.runs.directory import read_config
 from crammed.terminal.quiet import quiet_transformers

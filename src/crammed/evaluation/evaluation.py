@@ -25,7 +25,7 @@ from crammed.machine.device import Device, choose_device
 from crammed.model.trained import has_trained_model
 from crammed.runs.directory import read_config
 from crammed.tasks.folds import parts_of
-from crammed.tasks.read import read_pairs_of, read_task, tasks_in
+from crammed.tasks.read import folder_of, read_pairs_of, read_task, tasks_in
 from crammed.tasks.rows import TaskData
 from crammed.tasks.task import PAIRS, WITHOUT_FINETUNING, Suite, Task, load_suite, suite_names
 from crammed.terminal.progress import Progress
@@ -98,7 +98,7 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
             scores = _without_finetuning(request, backbone, device, progress)
             folder.save_suite(request.suite, scores)
         return {**result, "suites": {request.suite: scores}}
-    data = None if request.data == "hub" else Path(request.data)
+    data = folder_of(request.data)
     tasks = suite.select(request.tasks or tasks_in(suite, data))
     refuse_unprobed(tasks, protocol)
     file = None if request.suite in suite_names() else request.suite

@@ -28,7 +28,7 @@ from crammed.finetuned.card import describe
 from crammed.finetuned.folder import Description, write_model
 from crammed.finetuned.prediction import Predictor
 from crammed.model.trained import exported_model, has_trained_model
-from crammed.tasks.read import read_task, tasks_in
+from crammed.tasks.read import folder_of, read_task, tasks_in
 from crammed.tasks.rows import TaskData
 from crammed.tasks.task import PAIRS, WITHOUT_FINETUNING, Suite, Task, load_suite
 from crammed.terminal.progress import Progress
@@ -60,7 +60,7 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
         raise InputError("a probe trains no model to keep: name another --protocol")
     suite, task = _task_of(request)
     model = _exported(request.model)
-    data = None if request.data == "hub" else Path(request.data)
+    data = folder_of(request.data)
     with scratch_folder() as scratch:
         weights = scratch / "model.safetensors"
         asked = replace(
@@ -90,7 +90,7 @@ def _task_of(request: Request) -> tuple[Suite, Task]:
     if request.suite in WITHOUT_FINETUNING:
         raise InputError(f"nothing is fine-tuned on {request.suite}: name a suite of tasks")
     suite = load_suite(request.suite)
-    named = tasks_in(suite, None if request.data == "hub" else Path(request.data))
+    named = tasks_in(suite, folder_of(request.data))
     names = request.tasks or named
     if len(names) > 1:
         raise InputError(f"choose one task with --task: {', '.join(names)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import shlex
@@ -21,6 +22,17 @@ from crammed.rules.early_end import EarlyEnd
 
 Line = tuple[str, str | Sequence[str]]
 """A label with a line of text or several."""
+
+
+def table_html(lines: Sequence[Line]) -> str:
+    """Labelled lines as a table of a notebook."""
+    rows = []
+    for label, text in lines:
+        words = "<br>".join(map(html.escape, [text] if isinstance(text, str) else text))
+        name = html.escape(label)
+        style = 'style="text-align: left; vertical-align: top"'
+        rows.append(f"<tr><th {style}>{name}</th><td {style}>{words}</td></tr>")
+    return f"<table>{''.join(rows)}</table>"
 
 
 def run_lines(result: dict[str, Any]) -> list[Line]:

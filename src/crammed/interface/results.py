@@ -13,7 +13,7 @@ from crammed.embedding.card import score_lines
 from crammed.evaluation.decision import cell, sentences, ways_in
 from crammed.evaluation.scores.table import heldout_text
 from crammed.extras import import_extra
-from crammed.interface.lines import Line, run_lines, score_text
+from crammed.interface.lines import Line, run_lines, score_text, table_html
 from crammed.pretraining import result
 from crammed.runs.directory import read_config, read_scores_of
 from crammed.runs.logs import heldout_losses, read_events, read_metrics
@@ -69,7 +69,7 @@ class Run:
         return result(self.folder)
 
     def _repr_html_(self) -> str:
-        from crammed.report.notebook import curve_html, table_html
+        from crammed.report.notebook import curve_html
 
         if self.summary is None:
             return table_html([("run", f"{self.folder}, which has not finished")])
@@ -99,8 +99,6 @@ class Prepared:
         return [*describe_corpus(Corpus(self.folder))]
 
     def _repr_html_(self) -> str:
-        from crammed.report.notebook import table_html
-
         return table_html(self.lines)
 
 
@@ -127,8 +125,6 @@ class Evaluation:
         return scores
 
     def _repr_html_(self) -> str:
-        from crammed.report.notebook import table_html
-
         return table_html([*self._lines(), ("folder", str(self.folder))])
 
     def _lines(self) -> list[Line]:
@@ -181,8 +177,6 @@ class Decision:
         return [("decision", sentences(self.scores)), ("report", self.result["report"])]
 
     def _repr_html_(self) -> str:
-        from crammed.report.notebook import table_html
-
         shown = {
             name: (f"{way} {cell(s, way)}" for way in ways_in({name: s}))
             for name, s in self.scores.items()
@@ -208,6 +202,4 @@ class Embedder:
         return [*score_lines(self.result), ("model", str(self.folder))]
 
     def _repr_html_(self) -> str:
-        from crammed.report.notebook import table_html
-
         return table_html(self.lines)

@@ -1,25 +1,12 @@
-"""Results as a notebook shows them: tables, and the figure of a run's losses."""
+"""The losses of a run as a notebook shows them."""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Sequence
 from pathlib import Path
 
 from crammed.report.drawing import OF_THE_PAGE
 from crammed.report.figures import loss_figure
 from crammed.report.page import losses_of
-
-
-def table_html(lines: Sequence[tuple[str, str | Sequence[str]]]) -> str:
-    """Labelled lines as a table."""
-    rows = []
-    for label, text in lines:
-        words = "<br>".join(map(html.escape, [text] if isinstance(text, str) else text))
-        name = html.escape(label)
-        style = 'style="text-align: left; vertical-align: top"'
-        rows.append(f"<tr><th {style}>{name}</th><td {style}>{words}</td></tr>")
-    return f"<table>{''.join(rows)}</table>"
 
 
 def curve_html(run: Path) -> str:

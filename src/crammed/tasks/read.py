@@ -25,6 +25,11 @@ Placed = Iterable[tuple[str, Record]]
 """Records with their places, for messages."""
 
 
+def folder_of(data: str) -> Path | None:
+    """The folder of tasks that was named; None for ``hub``."""
+    return None if data == "hub" else Path(data)
+
+
 def tasks_in(suite: Suite, data: Path | None) -> list[str]:
     """Names of the suite's tasks whose training split exists, or whose folder is on the hub.
 

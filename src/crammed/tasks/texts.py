@@ -10,7 +10,7 @@ from crammed.files.hashes import json_hash, sha256
 from crammed.formats.records import Record
 from crammed.tasks.layouts import FoundSplit
 from crammed.tasks.pairs import files_of_pairs, read_pairs
-from crammed.tasks.read import splits_in
+from crammed.tasks.read import folder_of, splits_in
 from crammed.tasks.task import Task, load_suite
 
 
@@ -55,7 +55,7 @@ def digest_of(suite: str, data: str) -> str:
 def _splits(suite: str, data: str) -> list[tuple[FoundSplit, list[Task]]]:
     if suite == "heldout":
         raise InputError("suite heldout is text to hold out: name it with --heldout instead")
-    return splits_in(load_suite(suite), None if data == "hub" else Path(data))
+    return splits_in(load_suite(suite), folder_of(data))
 
 
 def _texts(record: Record, labels: Collection[str], words: Collection[str]) -> Iterator[str]:

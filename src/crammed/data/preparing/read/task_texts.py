@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from crammed.files.hashes import json_hash
 from crammed.formats.lines import STOP, Faults
-from crammed.tasks.read import training_splits, training_texts
+from crammed.tasks.read import folder_of, training_splits, training_texts
 from crammed.tasks.task import load_suite
 
 _OF_TEXT = {"kind", "text", "choices", "choice_text", "most_rows"}
@@ -37,11 +36,11 @@ class TrainingTexts:
 
     def documents(self, faults: Faults = STOP) -> Iterator[str]:
         suite = load_suite(self.suite)
-        return training_texts(suite.tasks[self.task], _folder(self.data), suite)
+        return training_texts(suite.tasks[self.task], folder_of(self.data), suite)
 
     def fingerprint(self) -> dict[str, Any]:
         suite = load_suite(self.suite)
-        split = training_splits(suite, _folder(self.data))[self.task]
+        split = training_splits(suite, folder_of(self.data))[self.task]
         settings = suite.tasks[self.task].model_dump(mode="json", include=_OF_TEXT)
         return {"name": self.name, "sha256": json_hash([settings, split.digest()])}
 
@@ -56,9 +55,5 @@ def open_training_texts(suite: str, data: str) -> tuple[str, list[TrainingTexts]
         InputError: there is no such suite or no data, or training rows are scored.
     """
     loaded = load_suite(suite)
-    names = training_splits(loaded, _folder(data))
+    names = training_splits(loaded, folder_of(data))
     return f"tasks of {loaded.name}", [TrainingTexts(suite, data, name) for name in names]
-
-
-def _folder(data: str) -> Path | None:
-    return None if data == "hub" else Path(data)
