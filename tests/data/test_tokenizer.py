@@ -328,7 +328,11 @@ def test_a_mask_takes_the_place_of_a_word(kind: str) -> None:
     tokenizer = trained(documents(100), kind=kind)
     tokens = tokenizer.encode("the [MASK] the", add_special_tokens=False).tokens
     first, mask, last = tokens
-    assert (mask, first.strip("\u0120\u2581"), last.strip("\u0120\u2581")) == ("[MASK]", "the", "the")
+    assert (mask, first.strip("\u0120\u2581"), last.strip("\u0120\u2581")) == (
+        "[MASK]",
+        "the",
+        "the",
+    )
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])

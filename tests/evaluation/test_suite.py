@@ -243,7 +243,7 @@ def test_a_failing_task_is_shown_and_the_others_finish(tmp_path: Path, ask: Ask)
     means = result["suites"]["glue"]["means"]
     assert all("stsb" not in mean["of"] for mean in means)
     suite.raise_for_failed_tasks(result["suites"], {"rte"})  # all that was asked for
-    with pytest.raises(TaskFailed, match="no score: cola: .*; mrpc: .*; stsb: "):
+    with pytest.raises(TaskFailed, match=r"no score: cola: .*; mrpc: .*; stsb: "):
         suite.raise_for_failed_tasks(result["suites"])
     # Once its data is repaired, it gets its score.
     shutil.rmtree(tmp_path / "cola")

@@ -60,7 +60,9 @@ def typed(cell: str) -> Iterator[tuple[str, ...]]:
 RECIPE = [
     tuple(words.split())
     for words in re.findall(
-        r"^\| `([a-z]+\.[^`]+=[^`]+)` \|", (PAGE.parent / "recipe.md").read_text("utf-8"), re.MULTILINE
+        r"^\| `([a-z]+\.[^`]+=[^`]+)` \|",
+        (PAGE.parent / "recipe.md").read_text("utf-8"),
+        re.MULTILINE,
     )
 ]
 WORKING = [words for _, cell, _, _ in ROWS for words in typed(cell)]

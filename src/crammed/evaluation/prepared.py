@@ -1,4 +1,4 @@
-"""A task as it is evaluated: read and tokenized, with its jobs, and what is to say about its rows."""
+"""A task as it is evaluated: tokenized, with its jobs, and what is to say about its rows."""
 
 from __future__ import annotations
 

@@ -208,9 +208,7 @@ class SuiteEvaluator:
         about = {"sha256": data.sha256, "task": settings, "labels": list(data.labels)}
         key = json_hash([about, self.max_length, *self._differently(apart)])
         jobs, cut = self._jobs(suite, shared, key), dict(writer.cut)
-        return PreparedTask(
-            task, data, about, key, jobs, cut, [*self._folds(data, shared, writer)]
-        )
+        return PreparedTask(task, data, about, key, jobs, cut, [*self._folds(data, shared, writer)])
 
     def _differently(self, apart: bool) -> list[str]:
         """In what a task is fine-tuned otherwise than by earlier versions, to which it is new."""

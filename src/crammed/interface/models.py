@@ -31,6 +31,7 @@ from crammed.interface.asking import (
     Texts,
     compute_config,
     configure,
+    refuse_twice,
     shown_progress,
     sources_of,
     task_names,

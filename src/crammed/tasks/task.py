@@ -356,8 +356,7 @@ class Suite(Section):
         """Where the first of a task's folders that the hub has is there; None if none is."""
         if isinstance(self.hub, str):
             return OnHub(repository=self.hub, config=folders[0], converted=self.converted)
-        hub = self.hub or {}
-        return next((hub[each] for each in folders if each in hub), None)
+        return next(filter(None, map((self.hub or {}).get, folders)), None)
 
     def select(self, names: Iterable[str]) -> list[Task]:
         """The tasks with these names.

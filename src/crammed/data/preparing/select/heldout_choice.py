@@ -90,8 +90,8 @@ def choose_heldout(
         if dropped + len(ranks) >= 2 * len(firsts):  # at least half of them are copies
             raise InputError(
                 f"the text repeats itself: only {len(firsts):,} of {dropped + len(ranks):,} "
-                f"documents are distinct, with {int(characters[firsts].sum()):,} characters in all, {few}: "
-                "add other text"
+                f"documents are distinct, with {int(characters[firsts].sum()):,} characters in "
+                f"all, {few}: add other text"
             )
         raise InputError(
             f"too little text: {counted(len(ranks), 'document')} of {total:,} characters in all, "
