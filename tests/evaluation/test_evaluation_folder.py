@@ -168,7 +168,7 @@ def test_scores_of_several_devices_or_number_formats_are_said_to_be(
 ) -> None:
     write_task(tmp_path, "cola", rows=40)
     for seeds, dtype in ((1, "float32"), (2, "float32"), (2, "bfloat16"), (3, "bfloat16")):
-        compute = ComputeConfig(device="cpu", dtype=dtype)
+        compute = ComputeConfig.model_validate({"device": "cpu", "dtype": dtype})
         with Progress(sys.stderr) as progress:
             evaluate(ask(seeds=seeds, untrained=False, compute=compute), progress)
         said = "has models fine-tuned on cpu in float32, and these are on cpu in bfloat16"

@@ -303,7 +303,9 @@ def test_what_the_model_card_shows_runs(
     assert "Inputs should not exceed 32 tokens" in card
     assert "- Its tokenizer drops capitals.\n" in card
     assert "- It was trained only on 118 documents of" in card
-    less = read_summary(run).model_copy(update={"epochs": 0.5})
+    summary = read_summary(run)
+    assert summary is not None
+    less = summary.model_copy(update={"epochs": 0.5})
     assert "trained only on part of 118 documents" in _limits(final, less)[0]
     given = yaml.safe_load(card.split("---\n")[1])
     assert (given["license"], given["language"]) == ("apache-2.0", ["en", "no"])

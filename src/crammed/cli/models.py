@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -127,7 +128,7 @@ def evaluate(
     raise_for_failed_tasks(values["suites"], asked, said=True)
 
 
-def _need_data(data: str | None, compare: str | None, options: dict[str, object]) -> None:
+def _need_data(data: str | None, compare: str | None, options: Mapping[str, object]) -> None:
     """Refuse to evaluate on nothing, and options that do nothing without data."""
     if data is None and compare is None:
         raise InputError(
