@@ -85,8 +85,6 @@ def evaluate(
     from crammed.evaluation.suite import raise_for_failed_tasks
     from crammed.files.writing import check_file, write_json
     from crammed.interface import models
-    from crammed.interface.asking import task_names
-    from crammed.tasks.task import load_suite
     from crammed.terminal.table import show
 
     if out is not None:
@@ -94,9 +92,8 @@ def evaluate(
     values: dict[str, Any] = {"model": model, "suites": {}}
     parts: list[Printed] = []
     given = {"--tasks": tasks, "--seeds": seeds, "--submission": submission, "--jobs": jobs}
-    given |= {"--untrained-in": twins, "--no-untrained": None if untrained else True}
-    given |= {"--device": device, "--dtype": dtype}
-    _need_data(data, compare, given)
+    given |= {"--untrained-in": twins, "--device": device, "--dtype": dtype}
+    _need_data(data, compare, {**given, "--no-untrained": None if untrained else True})
     both = None if compare is None else _folders_of(model, compare, suite, protocol, into)
     if data is not None:
         values = models.evaluate(
@@ -124,8 +121,15 @@ def evaluate(
     if not as_json:
         show(parts)
     print_result(values, as_json, [])
-    asked = None if tasks is None else load_suite(suite).scores_of(task_names(tasks))
-    raise_for_failed_tasks(values["suites"], asked, said=True)
+    raise_for_failed_tasks(values["suites"], _asked_of(suite, tasks), said=True)
+
+
+def _asked_of(suite: str, tasks: str | None) -> set[str] | None:
+    """The names of the scores that were asked for; None is all."""
+    from crammed.interface.asking import task_names
+    from crammed.tasks.task import load_suite
+
+    return None if tasks is None else load_suite(suite).scores_of(task_names(tasks))
 
 
 def _need_data(data: str | None, compare: str | None, options: Mapping[str, object]) -> None:

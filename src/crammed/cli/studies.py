@@ -109,12 +109,7 @@ def study(
     from crammed.study.running.request import Request
 
     if name is None:
-        if any(each not in (None, False) for each in (corpus, budget, out, data, judges, dry_run)):
-            raise InputError(
-                "name the study to run, such as ablation or FILE.yaml; without options, crammed "
-                "study lists them"
-            )
-        _list_studies(as_json)
+        _list_studies(as_json, asked=any((corpus, budget, out, data, judges, dry_run)))
         return
     budgets = _budgets(name, budget)
     if (corpus is None and not data) or not budgets or out is None:
@@ -288,9 +283,15 @@ def _print_study(result: StudyResult, page: str) -> None:
     show([*study_tables(result), Text("\n".join(map(one_line, below)))])
 
 
-def _list_studies(as_json: bool) -> None:
+def _list_studies(as_json: bool, *, asked: bool) -> None:
+    """List the built-in studies, unless options have asked to run one."""
     from crammed.study.spec.arms import read_study, study_names
 
+    if asked:
+        raise InputError(
+            "name the study to run, such as ablation or FILE.yaml; without options, crammed study "
+            "lists them"
+        )
     listed = {name: read_study(name) for name in study_names()}
     values = {name: each.model_dump(mode="json") for name, each in listed.items()}
     lines = [

@@ -60,8 +60,7 @@ def make(
         beside: another model, whose vectors are scored as well.
 
     Returns:
-        what ``embedding.json`` in the folder holds; ``difference`` is None where
-        sentence-transformers is not installed.
+        what ``embedding.json`` holds; ``difference`` is None without sentence-transformers.
 
     Raises:
         InputError: the folder exists, or the model, the text or the pairs cannot be read.
@@ -81,10 +80,7 @@ def make(
     numerics = Numerics.on(choose_device(compute))
     mean = MeanOfTokens(backbone.encoder_to_train(tuning.seed, DROPOUT)).to(numerics.device)
     scored = (mean, backbone, passages.heldout, rated, tuning.length, numerics)
-    if rated is not None:
-        each = [(text,) for texts in rated.texts for text in texts]
-        if cut := encoded(backbone, each, tuning.length, numerics.device).cut:
-            progress.line(f"note  --pairs: {truncated(cut, tuning.length)}")
+    _say_cut(rated, backbone, tuning.length, numerics, progress)
     with progress.task("scoring it untuned"):
         before = scores(*scored)
     others = _others(other, passages.heldout, rated, tuning.length, numerics, progress)
@@ -104,6 +100,20 @@ def make(
         write_json(folder / RESULT, result)
         write_text(folder / "README.md", card(result, trust=trust))
     return result
+
+
+def _say_cut(
+    rated: Rows | None,
+    backbone: HuggingFaceBackbone,
+    length: int,
+    numerics: Numerics,
+    progress: Progress,
+) -> None:
+    """Say how many of the rated texts are truncated."""
+    if rated is not None:
+        each = [(text,) for texts in rated.texts for text in texts]
+        if cut := encoded(backbone, each, length, numerics.device).cut:
+            progress.line(f"note  --pairs: {truncated(cut, length)}")
 
 
 def _others(

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 from crammed import deciding
 from crammed.adaptation.adapting import Adaptation, ask_for
@@ -131,6 +131,18 @@ def _rewrite_report(run: Path, folder: Path, progress: Progress) -> None:
         progress.line(f"report  not rewritten: {one_line(error).partition(';')[0]}")
 
 
+def _compute_section(words: list[str], device: str, dtype: str) -> dict[str, Any]:
+    """What options decide about where models train.
+
+    Raises:
+        InputError: an override decides it as well.
+    """
+    chosen = {k: v for k, v in (("device", device), ("dtype", dtype)) if v != "auto"}
+    for name in chosen:
+        refuse_twice(words, f"--{name}", f"compute.{name}", given=True)
+    return {"compute": chosen} if chosen else {}
+
+
 _OF_BOTH = re.compile(r"(data|batch|compute|train\.divergence)[.=]")
 
 
@@ -183,10 +195,7 @@ def decide(
         )
     texts = TaskTexts.of(request.suite, request.data) if task_adaptive else None
     other = partial(ask_for, original, tasks=texts)
-    chosen = {k: v for k, v in (("device", device), ("dtype", dtype)) if v != "auto"}
-    for name in chosen:
-        refuse_twice(words, f"--{name}", f"compute.{name}", given=True)
-    fixed = {"compute": chosen} if chosen else {}
+    fixed = _compute_section(words, device, dtype)
     scratch, _, _ = configure(recipe, words, fixed, budget, seed, data, out=runs[SCRATCH])
     equal = scratch.config.budget.limit
     adapting, _, _ = configure(None, both, fixed, equal, seed, data, out=runs[ADAPTED], ask=other)

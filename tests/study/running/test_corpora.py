@@ -298,7 +298,7 @@ def test_wrong_arms_are_refused_before_anything_is_prepared(
 
 def test_a_base_with_sources_of_its_own_is_refused(tmp_path: Path, texts: list[str]) -> None:
     for word in ("data.sources=[other.txt]", "data={sources: [other.txt], row_length: 64}"):
-        name = write_study(tmp_path, ARMS, [*BASE, word])
+        name = write_study(tmp_path, ARMS, ["crammed", word])
         with pytest.raises(InputError, match="set twice, by --data and by the base of the study"):
             PlannedCorpora(read_study(name), texts, BUDGET)
 
