@@ -91,6 +91,16 @@ def test_what_the_machine_refuses_is_one_line_and_costs_little(
     assert {path.name for path in folder.parent.iterdir()} == {"texts", "out"}
 
 
+@pytest.mark.parametrize("work", [None, "work"])
+def test_the_folder_whose_disk_is_full_is_named(
+    folder: Path, cleaning: Cleaning, work: str | None
+) -> None:
+    cleaning.errors[1] = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(InputError) as caught:
+        _prepare(folder, work=folder.parent / work if work else None)
+    assert str(caught.value).endswith(f"another place than {folder.parent / (work or 'out')}")
+
+
 def test_steps_whose_result_is_damaged_are_repeated(folder: Path, cleaning: Cleaning) -> None:
     cleaning.errors[4] = InputError("stopped")
     with pytest.raises(InputError, match="stopped"):

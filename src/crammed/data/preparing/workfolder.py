@@ -49,7 +49,7 @@ def work_folder(work: Path | None, out: Path) -> Iterator[Path]:
     folder = work or _folder_near(out)
     with FolderLock(folder, out, "lock"):
         try:
-            with _faults(folder, out):
+            with _faults(folder, work or out):
                 yield folder
         except InputError as error:
             if work is not None:
@@ -65,10 +65,14 @@ def work_folder(work: Path | None, out: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _faults(folder: Path, out: Path) -> Iterator[None]:
-    """Turn failures of the machine, such as running out of memory, into an `InputError`."""
+def _faults(folder: Path, named: Path) -> Iterator[None]:
+    """Turn failures of the machine, such as running out of memory, into an `InputError`.
+
+    Args:
+        named: what was named as the place for the folder.
+    """
     try:
-        with disk_faults(out):
+        with disk_faults(named):
             yield
     except (pa.ArrowInvalid, EOFError) as error:  # in our own files; sources have `read_faults`
         raise _Worthless(
