@@ -14,6 +14,7 @@ import pytest
 
 from crammed.data import shards
 from crammed.data.corpus import Corpus
+from crammed.data.preparing.read import part
 from crammed.data.preparing.workfolder import remove_left_overs
 from crammed.errors import InputError
 from crammed.files import scratch
@@ -22,7 +23,7 @@ from crammed.pipeline import _corpus_of as corpus_of
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import SILENT
 from support.corpora import prepared, stopping
-from support.reading import Cleaning
+from support.reading import Cleaning, read_source
 from support.text import documents, tiny, write_jsonl
 
 KEPT = "; what is finished is kept, and the corrected command continues from there"
@@ -99,6 +100,19 @@ def test_the_folder_whose_disk_is_full_is_named(
     with pytest.raises(InputError) as caught:
         _prepare(folder, work=folder.parent / work if work else None)
     assert str(caught.value).endswith(f"another place than {folder.parent / (work or 'out')}")
+
+
+@pytest.mark.parametrize(("name", "times"), [("a.md", 2), ("a.html", 2), ("a.jsonl", 1)])
+def test_text_is_extracted_again_by_another_version(
+    tmp_path: Path, cleaning: Cleaning, monkeypatch: pytest.MonkeyPatch, name: str, times: int
+) -> None:
+    file = write_jsonl(tmp_path / name, documents(10))
+    for _ in range(2):
+        read_source(file, tmp_path / "work")
+    assert len(cleaning.names) == 1
+    monkeypatch.setattr(part, "_version", lambda library: "99")
+    read_source(file, tmp_path / "work")
+    assert len(cleaning.names) == times
 
 
 def test_steps_whose_result_is_damaged_are_repeated(folder: Path, cleaning: Cleaning) -> None:

@@ -175,7 +175,11 @@ class _Reader:
     def _name(self, source: Source, parts: range, sizes: Sequence[int | None]) -> str:
         """Name of the folder for the blocks of some parts."""
         listed = [(source.parts[n].name, sizes[n]) for n in parts]
-        return json_hash([SCHEMA, listed, source.reading, self._settings, shards.SHARD_CHARACTERS])
+        settings, files = self._settings, (source.parts[n] for n in parts)
+        libraries = {name for file in files if isinstance(file, FilePart) for name in file.read_by}
+        if libraries:
+            settings = {**settings, "libraries": sorted(libraries)}
+        return json_hash([SCHEMA, listed, source.reading, settings, shards.SHARD_CHARACTERS])
 
     # ---- what is read already
 

@@ -8,6 +8,8 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,6 +34,12 @@ _COMPRESSED = 4
 """About how many bytes of text there are in a byte of a compressed file."""
 _COMPRESSED_NOTHING = 1 << 10
 """Bytes in a compressed file without content at most; it may store its name."""
+_READ_BY = {
+    **dict.fromkeys((".html", ".warc"), ("resiliparse",)),
+    ".md": ("markdown-it-py",),
+    **dict.fromkeys((".zip", ".tar"), ("markdown-it-py", "resiliparse")),
+}
+"""Libraries that decide what the text of a file is; an archive may hold files of any kind."""
 
 
 class SourceChanged(InputError):
@@ -122,6 +130,11 @@ class FilePart:
         return read_documents(self.file, self.format, self.options, faults)
 
     @property
+    def read_by(self) -> list[str]:
+        """The libraries on which its text depends, and their versions."""
+        return [f"{name} {_version(name)}" for name in _READ_BY.get(self.format, ())]
+
+    @property
     def is_binary(self) -> bool:
         """Whether the file is a table of a binary format."""
         return self.format in BINARY
@@ -183,3 +196,10 @@ class FilePart:
                 "out for it"
             )
         return found
+
+
+@cache
+def _version(library: str) -> str | None:
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version(library)
+    return None
