@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from crammed.config import TokenizerConfig
+from crammed.data import shards
 from crammed.data.heldout import heldout_documents, heldout_texts
+from crammed.data.preparing.select import given_heldout
 from crammed.data.preparing.select.given_heldout import GivenHeldout
 from crammed.data.preparing.select.heldout_choice import SEAM
+from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.errors import InputError
 from support.corpora import prepared, step_of, tokens_of
 from support.text import documents, sentences, tiny, write_jsonl
@@ -119,3 +124,19 @@ def test_files_of_the_same_name_are_sources_of_their_own(tmp_path: Path, named: 
     held = [source for _, source in heldout_documents(given.file)]
     assert len(held) == 40
     assert len({*held}) == 2
+
+
+def test_long_documents_are_compared_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_jsonl(tmp_path / "held.jsonl", documents(40))
+    given = GivenHeldout.read(tiny(data={"sources": [str(file)]}).data, tmp_path)
+    cut = Mock(side_effect=cut_into_chunks)
+    monkeypatch.setattr(given_heldout, "cut_into_chunks", cut)
+    given.write_runs(tmp_path / "at-once.npy")
+    assert cut.call_count == 1
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 1_000)
+    given.write_runs(tmp_path / "apart.npy")
+    assert cut.call_count > 5
+    at_once, apart = (np.sort(np.load(tmp_path / f"{name}.npy")) for name in ("at-once", "apart"))
+    assert np.array_equal(at_once, apart)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,10 @@ from hypothesis import strategies as st
 
 from crammed.data.preparing.cleaning import substring
 from crammed.data.preparing.cleaning.substring import repeated_spans
+from crammed.data.preparing.select import selection
 from crammed.errors import InputError
+from support.corpora import prepared
+from support.text import documents, write_jsonl
 
 pytest.importorskip("pydivsufsort")
 
@@ -71,3 +76,15 @@ def test_too_much_text_is_refused_with_an_alternative(monkeypatch: pytest.Monkey
     assert repeated_spans([b"abcdefghi"], 20) == [[]]
     with pytest.raises(InputError, match=r"10 bytes .* data\.clean\.near"):
         repeated_spans([b"abcde", b"fghij"], 20)
+
+
+def test_too_much_text_is_refused_before_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_jsonl(tmp_path / "a.jsonl", documents(300))
+    monkeypatch.setattr(substring, "MOST_BYTES", 5_000)
+    loaded = Mock()
+    monkeypatch.setattr(selection, "without_spans", loaded)
+    with pytest.raises(InputError, match=r"data\.clean\.substring takes at most 5000: use"):
+        prepared(tmp_path / "out", file, "compute.workers=1", "data.clean.substring=100")
+    assert not loaded.called

@@ -34,11 +34,7 @@ def repeated_spans(texts: Sequence[bytes], shortest: int) -> list[list[Span]]:
     """
     divsufsort, kasai = suffix_sorting_library()
     total = sum(map(len, texts))
-    if total > MOST_BYTES:
-        raise InputError(
-            f"{total} bytes of text are too many for data.clean.substring, which takes at most "
-            f"{MOST_BYTES}: use data.clean.near instead, or fewer files"
-        )
+    check_size(total)
     ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
     if total < 2 * shortest:
         return [[] for _ in texts]
@@ -47,6 +43,19 @@ def repeated_spans(texts: Sequence[bytes], shortest: int) -> list[list[Span]]:
     starts = _repeated_starts(suffixes, kasai(joined, suffixes), ends, shortest)
     del suffixes
     return _by_text(_merged(starts, ends, shortest), joined, ends)
+
+
+def check_size(least: int) -> None:
+    """Check that a text of at least so many bytes is not too long.
+
+    Raises:
+        InputError: it has more than `MOST_BYTES`.
+    """
+    if least > MOST_BYTES:
+        raise InputError(
+            f"the text has {least} bytes or more, and data.clean.substring takes at most "
+            f"{MOST_BYTES}: use data.clean.near instead, or fewer files"
+        )
 
 
 def suffix_sorting_library() -> tuple[Any, Any]:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crammed.config import CleanConfig, DataConfig, SourceConfig
+from crammed.data import shards
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
 from crammed.data.preparing.cleaning.copies import Runs, write_table
 from crammed.data.preparing.cleaning.steps import clean, steps_of
 from crammed.data.preparing.read.cleaned import Block
 from crammed.data.preparing.read.fetching import fetched
+from crammed.data.preparing.read.reading_job import cut_by_characters
 from crammed.data.preparing.read.source import open_sources
 from crammed.data.preparing.select.duplicates import ALL, digests_between
 from crammed.data.preparing.select.selection_job import heldout_line
@@ -36,8 +37,6 @@ from crammed.terminal.progress import Progress
 
 SEAM_STEP = "seam of the held-out text"
 """Name of the step if the end of a document is held out, since every document is too large."""
-_AT_ONCE = 10_000
-"""Number of documents cut into chunks at a time."""
 
 
 @dataclass(frozen=True)
@@ -136,9 +135,5 @@ class GivenHeldout:
 
     def write_runs(self, file: Path) -> None:
         """Write the hashes of the documents' runs, as `write_heldout_runs` does."""
-        write_table(file, (Runs.of(cut_into_chunks(some)) for some in self._lists()))
-
-    def _lists(self) -> Iterator[list[str]]:
-        texts = heldout_texts(self.file)
-        while some := list(islice(texts, _AT_ONCE)):
-            yield some
+        lists = cut_by_characters(heldout_texts(self.file), shards.SHARD_CHARACTERS)
+        write_table(file, (Runs.of(cut_into_chunks(some)) for some in lists))

@@ -17,7 +17,7 @@ from crammed.config import DataConfig
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.cleaning.near import banding
 from crammed.data.preparing.cleaning.spans import NO_CUTS, Cuts, without_spans
-from crammed.data.preparing.cleaning.substring import repeated_spans
+from crammed.data.preparing.cleaning.substring import check_size, repeated_spans
 from crammed.data.preparing.read.cleaned import CleanedText, Shard
 from crammed.data.preparing.read.part import FilePart
 from crammed.data.preparing.select.duplicates import (
@@ -332,6 +332,7 @@ class _Documents:
 
     def cut_repeated_passages(self, shortest: int) -> None:
         """Cut out what occurs twice anywhere in the documents that are kept."""
+        check_size(self.total(self.kept))  # no more than bytes; nothing is loaded yet
         texts = (text for shard in self._shards for text in documents(shard.slices))
         kept = [
             without_spans(text, self.cuts.get(number)).encode()
