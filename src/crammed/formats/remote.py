@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -132,19 +131,20 @@ class Remote:
                 folder = re.split(r"[*?[]", self.root, maxsplit=1)[0].rpartition("/")[0]
                 return self._listed(folder, self._matching())
             if not self.is_folder:
-                return [RemoteFile(self.root, last_part(self.address), {})]
-            return self._listed(self.root.rstrip("/"), self.system.find(self.root))
+                return [self.look_up(RemoteFile(self.root, last_part(self.address), {}))]
+            found = self.system.find(self.root, detail=True)
+            return self._listed(self.root.rstrip("/"), found)
 
-    def _matching(self) -> list[str]:
-        """The files that match the glob, and those in folders that match it."""
+    def _matching(self) -> dict[str, Any]:
+        """What is known of the files that match the glob, and of those in folders that match it."""
         found = self.system.glob(self.root, detail=True)
         if not found:
             raise FileNotFoundError(self.root)
-        listed = (
-            [path] if info["type"] == "file" else self.system.find(path)
-            for path, info in found.items()
-        )
-        return list(chain.from_iterable(listed))
+        listed: dict[str, Any] = {}
+        for path, info in found.items():
+            is_file = info["type"] == "file"
+            listed |= {path: info} if is_file else self.system.find(path, detail=True)
+        return listed
 
     @cached_property
     def is_folder(self) -> bool:
@@ -154,11 +154,11 @@ class Remote:
         with _faults(self.address):
             return bool(self.system.isdir(self.root))
 
-    def _listed(self, folder: str, paths: list[str]) -> list[RemoteFile]:
+    def _listed(self, folder: str, found: Mapping[str, Any]) -> list[RemoteFile]:
         named = unquote if _protocol(self.address) in _WEB else str
-        below = {path: named(path.removeprefix(folder).lstrip("/")) for path in paths}
+        below = {path: named(path.removeprefix(folder).lstrip("/")) for path in found}
         return [
-            RemoteFile(path, name, {})
+            RemoteFile(path, name, _state(found[path]))
             for path, name in sorted(below.items(), key=lambda item: item[1])
             if name and not name.endswith("/") and not _is_hidden(name)
         ]
@@ -166,9 +166,7 @@ class Remote:
     def look_up(self, file: RemoteFile) -> RemoteFile:
         """The file with its present state."""
         with _faults(self.address):
-            known = {key.lower(): value for key, value in self.system.info(file.path).items()}
-        state = {key: str(known[key]) for key in _IDENTIFYING if known.get(key) is not None}
-        return RemoteFile(file.path, file.below, state)
+            return RemoteFile(file.path, file.below, _state(self.system.info(file.path)))
 
     def file(self, name: str) -> RemoteFile | None:
         """A file in the folder that the address names, with its state; None if it is missing."""
@@ -238,6 +236,12 @@ class Remote:
             unfinished.replace(place)
         write_json(note, file.state)
         return place
+
+
+def _state(info: Mapping[str, Any]) -> dict[str, str]:
+    """What a file system says of a file, as far as it changes if the content does."""
+    known = {key.lower(): value for key, value in info.items()}
+    return {key: str(known[key]) for key in _IDENTIFYING if known.get(key) is not None}
 
 
 def _protocol(address: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -78,6 +80,17 @@ def test_files_folders_and_globs(
     wanted = {"a b.jsonl": BOTH["a b.jsonl"]} if found == 1 else found
     for number, address in enumerate((memory, f"file://{texts}")):
         assert read(address + below, tmp_path / f"work-{number}") == wanted
+
+
+@pytest.mark.parametrize("below", ["/", "/*.jsonl", "/m*", "/b.jsonl"])
+def test_copies_that_do_not_fit_on_the_disk_are_refused(
+    tmp_path: Path, memory: str, below: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = SimpleNamespace(total=10**12, free=1_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(InputError, match=r"^copying takes [\d.]+ kB of disk at .* 1 kB are free"):
+        read(memory + below, tmp_path / "work")
+    assert not (tmp_path / "work").exists()
 
 
 def test_files_whose_names_do_not_say_what_they_are(tmp_path: Path) -> None:
