@@ -227,6 +227,17 @@ def test_a_file_is_read_up_to_damage_in_its_compression(
         assert count == 40 or count / 4 < len(found[0]) < count
 
 
+def test_damage_is_told_in_the_same_order_when_it_is_known(tmp_path: Path) -> None:
+    lines = [json.dumps({"text": f"{n} {text}"}) for n, text in enumerate(documents(600))]
+    whole = COMPRESS[".gz"]("\n".join([lines[0], "not json", *lines[1:]]).encode())
+    file = tmp_path / "a.jsonl.gz"
+    file.write_bytes(whole[: len(whole) * 2 // 3])
+    new, known = (read_source(file, tmp_path / "work", unreadable="skip").lost for _ in range(2))
+    assert known == new
+    assert [lost.records for lost in new] == [2]
+    assert new[0].first.startswith("a.jsonl.gz, line 2: not valid JSON")
+
+
 def _meddle(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Do something while a file is read, small or large."""
     documents_of, blocks = FilePart.documents, FilePart.blocks

@@ -182,7 +182,7 @@ def known(job: ReadJob) -> Reading | None:
         if (made := _made(job.folder, number)) is None:
             return None
         blocks |= made
-    lost = [Lost(**each) for each in mark["lost"]] + Lost.of(job.parts[0].name, blocks)
+    lost = Lost.of(job.parts[0].name, blocks) + [Lost(**each) for each in mark["lost"]]
     if (mark["skipped"] or lost) and not job.skips:
         return None
     return Reading(blocks, mark["skipped"], lost, Counter(mark["ignored"]))
