@@ -124,6 +124,26 @@ def test_a_limit_ends_a_source_within_a_document_of_it(
         assert len(engine.jobs) < 20, "nothing is read far beyond the limit"
 
 
+@pytest.mark.parametrize("kind", [ThisProcess, _Late])
+def test_a_changed_file_comes_before_known_ones(tmp_path: Path, kind: type[ThisProcess]) -> None:
+    """Its text counts first, although they are known to reach the limit while it is read."""
+    folder = tmp_path / "texts"
+    every = [documents(15, seed=number) for number in range(6)]
+    for number, texts in enumerate(every):
+        write_jsonl(folder / f"{number}.jsonl", texts)
+    read_source(folder, tmp_path / "work")
+    every[0] = documents(16, seed=9)
+    write_jsonl(folder / "0.jsonl", every[0])
+    write_jsonl(folder / "5.jsonl", documents(16, seed=5))
+    sources = [{"path": str(folder), "max_characters": sum(map(len, chain(*every[1:4])))}]
+    engine = kind()
+    found = list(chain(*texts_of(read_source(folder, tmp_path / "work", engine, sources=sources))))
+    new = read_source(folder, tmp_path / "new", sources=sources)
+    assert found == list(chain(*texts_of(new)))
+    assert found[:16] == every[0]
+    assert len(engine.jobs) == 4 + 1, "four are known, one is read, the last does not matter"
+
+
 def test_nothing_is_read_twice(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     folder.mkdir()

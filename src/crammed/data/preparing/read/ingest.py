@@ -150,7 +150,7 @@ class _Reader:
         self._read: Counter[int] = Counter()
         """Characters read so far of each source, by its place."""
         self._pending: deque[tuple[_Unit, int]] = deque()
-        """The unit and the size of each job under way, in order."""
+        """The unit and the size of each job under way, and the known units among them, in order."""
 
     # ---- planning
 
@@ -202,7 +202,10 @@ class _Reader:
             full = self._is_full(unit)
             if not full:  # what lies beyond the limit does not matter, damaged or not
                 self._take(unit, reading)
+            elif reading.skipped:
+                unit.failed = True  # so it is not marked as read
             self._finish(unit)
+            self._count_known()
             if not full:
                 yield unit, size, reading
 
@@ -229,16 +232,29 @@ class _Reader:
         unit.blocks.add(reading)
         self._read[unit.blocks.source] += reading.characters
 
-    def _is_full(self, unit: _Unit) -> bool:
-        """Whether as much of the source has been read as is wanted."""
+    def _count_known(self) -> None:
+        """Count the known units whose turn has come: no job before them is under way."""
+        while self._pending and self._pending[0][0].known:
+            unit, _ = self._pending.popleft()
+            self._read[unit.blocks.source] += unit.blocks.reading.characters
+
+    def _is_full(self, unit: _Unit, known: int = 0) -> bool:
+        """Whether as much of the source has been read as is wanted.
+
+        Args:
+            known: characters of the known units before this one, counted already or not.
+        """
         most = unit.source.max_characters
-        return most is not None and self._read[unit.blocks.source] >= most
+        return most is not None and max(self._read[unit.blocks.source], known) >= most
 
     def _jobs(self, units: Sequence[_Unit]) -> Iterator[ReadJob | BlockJob]:
+        known: Counter[int] = Counter()
         for unit in units:
             if unit.known:
-                self._read[unit.blocks.source] += unit.blocks.reading.characters
-            elif self._is_full(unit):
+                known[unit.blocks.source] += unit.blocks.reading.characters
+                self._pending.append((unit, 0))
+                self._count_known()
+            elif self._is_full(unit, known[unit.blocks.source]):
                 continue
             elif unit.large:
                 yield from self._large(unit, unit.source.parts[unit.first])
