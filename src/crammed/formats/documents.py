@@ -320,6 +320,9 @@ def read_documents(
         if not found:
             raise
         own.found(error)
+    except GeneratorExit:  # enough has been read
+        faults.add(own)
+        raise
     if own.records and not found:
         raise InputError(own.first)
     faults.add(own)

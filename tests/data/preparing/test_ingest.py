@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, chain
 from pathlib import Path
@@ -142,6 +143,27 @@ def test_a_changed_file_comes_before_known_ones(tmp_path: Path, kind: type[ThisP
     assert found == list(chain(*texts_of(new)))
     assert found[:16] == every[0]
     assert len(engine.jobs) == 4 + 1, "four are known, one is read, the last does not matter"
+
+
+def test_no_more_of_an_archive_is_read_than_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = documents(300)
+    inner = write_jsonl(tmp_path / "a.jsonl", texts)
+    inner.write_text(f"not json\n{inner.read_text()}")
+    file = tmp_path / "a.zip"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.write(inner, inner.name)
+    cleaning = Cleaning(monkeypatch)
+    read = [0, *accumulate(map(len, texts))]
+    for most, again in ((4_000, True), (4_000, False), (3_000, False), (8_000, True), (None, True)):
+        cleaning.sizes.clear()
+        sources = [{"path": str(file), "max_characters": most}]
+        text = read_source(file, tmp_path / "work", sources=sources, unreadable="skip")
+        found = list(chain(*texts_of(text)))
+        assert found == texts[: sum(total < (most or 10**9) for total in read[:-1])]
+        assert [lost.records for lost in text.lost] == [1]
+        assert sum(cleaning.sizes) == (len(found) if again else 0)
 
 
 def test_nothing_is_read_twice(tmp_path: Path) -> None:

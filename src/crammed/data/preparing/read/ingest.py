@@ -264,7 +264,8 @@ class _Reader:
 
     def _job(self, unit: _Unit) -> ReadJob:
         parts = tuple(unit.source.parts[n] for n in unit.parts)
-        return ReadJob(unit.blocks.folder, parts, self._clean, unit.large, self._skips)
+        most = unit.source.max_characters if unit.large else None
+        return ReadJob(unit.blocks.folder, parts, self._clean, unit.large, self._skips, most)
 
     def _large(self, unit: _Unit, part: Part) -> Iterator[ReadJob | BlockJob]:
         """The jobs for a large part; a fault found here takes its turn among their results."""

@@ -76,6 +76,8 @@ class ReadJob:
     Attributes:
         large: whether the only part is too large to be held in memory.
         skips: whether a damaged part is left out; otherwise it ends the preparation.
+        most: begin no further document of a large part once this many characters have been read;
+            None for no limit.
     """
 
     folder: Path
@@ -83,6 +85,7 @@ class ReadJob:
     clean: CleanConfig
     large: bool
     skips: bool
+    most: int | None = None
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,10 @@ def has_mark(folder: Path) -> bool:
 def known(job: ReadJob) -> Reading | None:
     """What an earlier call read; None if it must be read, since it or the result has changed."""
     mark = read_done(job.folder / _MARK)
-    if mark is None or not mark["whole"] or len(mark["states"]) != len(job.parts):
+    if mark is None or len(mark["states"]) != len(job.parts):
+        return None
+    least = 0 if mark["whole"] else job.most
+    if least is None:
         return None
     try:
         for part, state, content in zip(job.parts, mark["states"], mark["contents"], strict=True):
@@ -185,7 +191,8 @@ def known(job: ReadJob) -> Reading | None:
     lost = Lost.of(job.parts[0].name, blocks) + [Lost(**each) for each in mark["lost"]]
     if (mark["skipped"] or lost) and not job.skips:
         return None
-    return Reading(blocks, mark["skipped"], lost, Counter(mark["ignored"]))
+    reading = Reading(blocks, mark["skipped"], lost, Counter(mark["ignored"]))
+    return reading if reading.characters >= least else None
 
 
 def _made(folder: Path, number: int, origin: str | None = None) -> dict[int, Cleaned] | None:
@@ -225,7 +232,8 @@ def _read_parts(job: ReadJob) -> Reading:
             reading.blocks[number] = clean_block(block_path(job.folder, number), some, job.clean)
     except _Damaged:
         return Reading({}, reading.skipped)
-    write_mark(job.folder, states, contents, len(reading.blocks), reading)
+    whole = job.most is None or reading.characters < job.most
+    write_mark(job.folder, states, contents, len(reading.blocks), reading, whole=whole)
     return reading
 
 
@@ -247,7 +255,7 @@ def _documents(
             held = part.loaded() if isinstance(part, FilePart) else part
             content = held.fingerprint()
             if job.large:
-                yield from held.documents(faults)
+                yield from _up_to(job.most, held.documents(faults))
             else:
                 texts = list(held.documents(faults))
             check_unchanged(part, state, content)
@@ -266,6 +274,16 @@ def _documents(
         states.append(state)
         contents.append(content)
         yield from texts
+
+
+def _up_to(most: int | None, documents: Iterable[str]) -> Iterator[str]:
+    """The documents, none of which begins once `most` characters have been read."""
+    characters = 0
+    for text in documents:
+        yield text
+        characters += len(text)
+        if most is not None and characters >= most:
+            return
 
 
 def check_unchanged(part: Part, state: dict[str, Any], content: dict[str, Any]) -> None:
