@@ -81,7 +81,6 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
             (
                 "train.early_stop.loss=99.0",
                 "compute.threads=1",
-                "compute.microbatch_rows=4",
                 "objective.name=causal-first",
                 "batch.rows=8",
                 "batch.quantum=2",
@@ -94,6 +93,7 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
                 "data.orders=[fragments]",
                 "order.by=fragments",
                 "objective.name=script",
+                "compute.microbatch_rows=4",
                 "optim.lr=1e18",
                 "train.divergence.then=lower",
                 "train.divergence.factor=1e-21",

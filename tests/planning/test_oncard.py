@@ -141,6 +141,14 @@ def test_a_model_that_nearly_fills_a_card_computes_its_activations_again() -> No
     assert again.memory < 10 * GIB
 
 
+def test_a_model_that_grows_takes_the_memory_of_all_of_its_layers() -> None:
+    whole, grows = (
+        counted_speed(load_config("crammed-2022", words), VOCAB, card_called("2080 Ti"))
+        for words in (["model.layers=4"], ["model.layers=4", "train.grow_at=[0.5]"])
+    )
+    assert grows == whole
+
+
 def test_the_flops_of_orthogonalising() -> None:
     assert ITERATIONS == 5
     for shape in ((8, 24), (24, 8)):

@@ -14,6 +14,7 @@ from crammed.machine.device import Device
 from crammed.planning.parts import PartTimes, measure_speed
 from crammed.terminal.progress import SILENT
 from crammed.training.update.build import new_model
+from crammed.training.update.planned import Update
 from crammed.training.update.step import TrainStep
 from support.costs import play_costs
 from support.costs import timed_config as config
@@ -89,3 +90,31 @@ def test_compiling_is_measured_cold_and_warm(monkeypatch: pytest.MonkeyPatch, cp
     monkeypatch.setattr(TrainStep, "prepare", prepare)
     speed = measure_speed(config(budget="60s"), None, compiled, 0.0, SILENT, clock)
     assert (speed.first_compile, speed.compile) == pytest.approx((9.0, 2.0), abs=0.01)
+
+
+SOPHIA = ("optim.name=library", "optim.of=SophiaH", "model.embedding_start=random")
+
+
+def test_an_optimizer_gets_the_curvature_when_it_asks_for_it(cpu: Device) -> None:
+    asked = config(*SOPHIA, "optim.options.update_period=3", budget="60s")
+    assert measure_speed(asked, None, cpu, 0.0, SILENT).seconds(8) > 0.0
+
+
+def test_second_passes_count_as_often_as_they_come(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    play_costs(monkeypatch, clock, SPEED)
+    asked = config("batch.rows=64", *SOPHIA, "optim.options.update_period=2", budget="60s")
+    once = TrainStep.gradients
+
+    def gradients(step: TrainStep, rows: torch.Tensor, update: Update) -> torch.Tensor:
+        if asked.measures_curvature(update.number):
+            once(step, rows, update)
+        return once(step, rows, update)
+
+    monkeypatch.setattr(TrainStep, "gradients", gradients)
+    # In 23 seconds, each case has four updates with a second pass, and four without.
+    found = measure_speed(asked, None, cpu, 23.0, SILENT, clock)
+    for rows in (3, 64):
+        assert found.seconds(rows) == pytest.approx(1.5 * SPEED.seconds(rows))

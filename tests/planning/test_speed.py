@@ -14,6 +14,7 @@ from crammed.machine.device import Device
 from crammed.planning import speed
 from crammed.planning.speed import Measured, training_speed
 from crammed.rules.sizing import flops_per_token
+from crammed.training.update.planned import Update
 from crammed.training.update.step import TrainStep
 from support.costs import timed_config
 from support.text import FakeClock
@@ -70,6 +71,35 @@ def test_large_batches_are_not_measured_whole(cpu: Device, monkeypatch: pytest.M
     assert machine.clock.now - machine.began < 4.0
     compiled = dataclasses.replace(cpu, compile=True)
     assert machine.measure(asked, compiled, monkeypatch) == pytest.approx(1.3)
+
+
+def test_a_model_that_grows_is_measured_with_all_of_its_layers(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, depths = Machine(), set[int]()
+
+    def gradients(step: TrainStep, rows: torch.Tensor, _: Update) -> None:
+        depths.add(step.growth.layers)
+        machine.work(A_ROW * len(rows))
+
+    monkeypatch.setattr(machine, "gradients", gradients)
+    asked = config("model.layers=4", "train.grow_at=[0.5]", "model.value_embeddings=false")
+    machine.measure(asked, cpu, monkeypatch)
+    assert depths == {4}
+
+
+def test_second_passes_count_as_often_as_they_come(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, asked = Machine(), config("optim.name=library", "optim.of=SophiaH")
+
+    def gradients(_: TrainStep, rows: torch.Tensor, update: Update) -> None:
+        machine.work(asked.passes_per_update(update.number) * A_ROW * len(rows))
+
+    monkeypatch.setattr(machine, "gradients", gradients)
+    once = 64 * A_ROW  # and once more in one of ten updates
+    expected = (once + AN_UPDATE) / (1.1 * once + AN_UPDATE)
+    assert machine.measure(asked, cpu, monkeypatch) == pytest.approx(expected)
 
 
 def test_what_warms_up_is_not_counted(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from crammed.training.plan import refuse_too_little
 from crammed.training.update import step as step_module
 from crammed.training.update.build import build
 from crammed.training.update.spread import TESTS, Pieces
-from support.steps import SPECIALS, rows_of, same, update_of
+from support.steps import SPECIALS, needs_compiler, rows_of, same, update_of
 from support.text import tiny
 from support.training import interrupt_at, train
 
@@ -169,6 +169,7 @@ def test_several_processes_are_refused(cpu: Device, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.long
+@needs_compiler
 def test_the_piece_is_the_only_shape_that_is_compiled(cpu: Device) -> None:
     config = tiny("crammed", *TWOS, "batch.adaptive.test=norm")
     step = build(config, 256, SPECIALS, replace(cpu, compile=True))

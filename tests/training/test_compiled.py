@@ -12,10 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crammed.errors import InputError
-from crammed.machine.device import Device, can_compile_for_cpu
+from crammed.machine.device import Device
 from crammed.rules.recipe import recipe_names
 from crammed.training.update.step import MOST_SHAPES
-from support.steps import check_compiled, loss_and_gradients, rows_of, step_with, update_of
+from support.steps import (
+    check_compiled,
+    loss_and_gradients,
+    needs_compiler,
+    rows_of,
+    step_with,
+    update_of,
+)
 from support.text import tiny
 
 BFLOAT16, FLOAT16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
@@ -149,7 +156,7 @@ def test_what_a_growing_batch_leaves_over_is_of_one_shape(
 
 # The compiler's work for a CPU is checked in float32 by test_update.py in `make test`.
 @pytest.mark.long
-@pytest.mark.skipif(not can_compile_for_cpu(), reason="no C++ compiler or Python headers")
+@needs_compiler
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16], ids=str)
 @pytest.mark.parametrize("recipe", recipe_names())
 def test_what_the_compiler_makes_for_a_cpu_computes_the_same(

@@ -23,7 +23,7 @@ from crammed.training.session import Session
 from crammed.training.update.build import build
 from crammed.training.update.growth import Growth
 from crammed.training.update.step import TrainStep
-from support.steps import SPECIALS, rows_of, same, update_of
+from support.steps import SPECIALS, needs_compiler, rows_of, same, update_of
 from support.text import tiny
 from support.training import train
 
@@ -93,7 +93,7 @@ def test_layers_to_come_have_no_gradients_in_a_group_either(
     cpu: Device, monkeypatch: pytest.MonkeyPatch, layers: int
 ) -> None:
     """Steps of AGD depend on how many parameters have one."""
-    monkeypatch.setattr(dist, "all_reduce", lambda tensor: tensor)
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, how: tensor)
     config = tiny("crammed", *GROWING, "optim.name=agd")
     alone, member = (build(config, 256, SPECIALS, cpu) for _ in range(2))
     trained(alone, range(1), layers)
@@ -156,6 +156,7 @@ def test_a_run_ends_with_all_layers(
 
 
 @pytest.mark.long
+@needs_compiler
 def test_every_depth_is_compiled_before_the_first_update(cpu: Device) -> None:
     config = tiny("crammed", *GROWING, "model.layers=2")
     step = build(config, 256, SPECIALS, replace(cpu, compile=True, microbatch_rows=8))

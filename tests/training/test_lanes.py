@@ -129,6 +129,32 @@ def test_only_the_lanes_have_one_compute_thread() -> None:
         torch.set_num_threads(1)
 
 
+def test_shapes_are_compiled_with_the_threads_that_updates_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For another number of threads, the compiler would compile them again."""
+    threads = set[int]()
+
+    def compiled(loss: Any, **_: Any) -> Any:
+        def noted(*given: Any) -> Any:
+            threads.add(torch.get_num_threads())
+            return loss(*given)
+
+        return noted
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    torch.set_num_threads(2)
+    try:
+        config = tiny("crammed", "batch.rows=16", "compute.lanes=2")
+        step, _ = step_with(CPU, config, compile=True)
+        step.prepare([16], [0.25])
+        assert threads == {1}
+        gradients(step, rows=16)
+        assert threads == {1}
+    finally:
+        torch.set_num_threads(1)
+
+
 def test_lanes_that_run_out_of_memory_take_smaller_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     _, expected = gradients(in_lanes(2)[0], rows=16)
     original = MaskedTokens.loss

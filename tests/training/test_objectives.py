@@ -26,7 +26,14 @@ from crammed.training.distributed import Group
 from crammed.training.update.build import build
 from crammed.training.update.objectives import Script, guessed
 from support.command import crammed
-from support.steps import SPECIALS, check_compiled, check_microbatches, rows_of, update_of
+from support.steps import (
+    SPECIALS,
+    check_compiled,
+    check_microbatches,
+    needs_compiler,
+    rows_of,
+    update_of,
+)
 from support.text import MODEL, tiny
 from support.training import train
 
@@ -202,11 +209,14 @@ def test_only_contrast_soon_learns_which_halves_belong_together(cpu: Device, wor
     for number in range(30):
         step.gradients(_of_topics(number), update_of(8, number))
         step.apply(1.0)
-    halves = _of_topics(1000).reshape(16, 16)
-    vectors = F.normalize(step.model.encoder(halves).mean(1), dim=-1).detach()
-    nearest = (vectors @ vectors.T).fill_diagonal_(-1.0).argmax(1)
-    right = (nearest == torch.arange(16) ^ 1).float().mean().item()
-    assert right > 0.9 if word == CONTRAST else right < 0.5
+    found = []
+    for seed in range(1000, 1008):
+        halves = _of_topics(seed).reshape(16, 16)
+        vectors = F.normalize(step.model.encoder(halves).mean(1), dim=-1).detach()
+        nearest = (vectors @ vectors.T).fill_diagonal_(-1.0).argmax(1)
+        found.append(nearest == torch.arange(16) ^ 1)
+    right = torch.cat(found).float().mean().item()
+    assert right > 0.75 if word == CONTRAST else right < 0.5
 
 
 def _of_topics(seed: int) -> torch.Tensor:
@@ -257,6 +267,7 @@ def test_such_a_run_is_marked_as_outside_the_rules(
 
 
 @pytest.mark.long
+@needs_compiler
 @pytest.mark.parametrize(("words", "rate"), [*EACH[:2], *EACH[3:]])
 def test_compiled_updates_are_the_same(cpu: Device, words: tuple[str, ...], rate: float) -> None:
     check_compiled(tiny("crammed", *words), cpu, mask_rate=rate)

@@ -15,7 +15,7 @@ from crammed.machine.device import Device
 from crammed.model.count import run_flops_per_token, train_flops_per_token
 from crammed.model.encoder import MaskedLM
 from crammed.training.update.shortcuts import Shortcuts
-from support.steps import check_compiled, check_microbatches
+from support.steps import check_compiled, check_microbatches, needs_compiler
 from support.text import tiny
 from support.variants import LENGTH, VOCAB, configuration, random_model, some_ids
 
@@ -143,6 +143,7 @@ def test_updates_do_not_depend_on_the_microbatch(cpu: Device, words: str) -> Non
 
 
 @pytest.mark.long
+@needs_compiler
 @pytest.mark.parametrize("words", WORDS)
 def test_compiled_updates_are_the_same(cpu: Device, words: str) -> None:
     check_compiled(tiny("crammed", *words.split()), cpu)

@@ -64,6 +64,16 @@ def test_equals_its_twin(
     )
 
 
+@pytest.mark.parametrize("gamma", [0.5, 2.0])
+def test_a_certain_prediction_has_hardly_a_focal_gradient(gamma: float) -> None:
+    logits = torch.tensor([[60.0, 0.0]], requires_grad=True)
+    loss = LOSSES["focal"](logits, torch.tensor([0]), KINDS["focal"](gamma=gamma))
+    loss.backward()
+    assert loss == 0.0
+    assert logits.grad is not None
+    assert logits.grad.abs().max() < 1e-30
+
+
 def test_the_distance_moves_the_hidden_states_alone() -> None:
     hidden, table = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
     labels = torch.tensor([4, 0, 4])

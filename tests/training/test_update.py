@@ -16,7 +16,7 @@ from crammed.machine.device import Device
 from crammed.optim.build import build_optimizer
 from crammed.training.update.build import build, new_model, step_of
 from crammed.training.update.planned import Update
-from support.steps import SPECIALS, check_compiled, check_microbatches, rows_of
+from support.steps import SPECIALS, check_compiled, check_microbatches, needs_compiler, rows_of
 from support.text import tiny
 
 
@@ -44,6 +44,7 @@ def test_loss_is_the_mean_over_predicted_tokens_of_the_dense_model(cpu: Device) 
 
 
 # Every shape is compiled: the longer case has two.
+@needs_compiler
 @pytest.mark.parametrize("count", [16, pytest.param(12, marks=pytest.mark.long)])
 def test_compiled_steps_equal_eager_ones(cpu: Device, count: int) -> None:
     device = dataclasses.replace(cpu, microbatch_rows=8)

@@ -94,6 +94,11 @@ class RunConfig(Section):
                 "batch.adaptive needs updates of one pass: leave out train.sharpness, and "
                 "optimizers that measure curvature"
             )
+        if self.batch.adaptive is not None and self.compute.microbatch_rows is not None:
+            raise ValueError(
+                "batch.adaptive computes batch.quantum rows at a time: leave out "
+                "compute.microbatch_rows"
+            )
         self._check_loss()
         if self.train.layer_drop_rises and (self.adapts or not self.model.layer_drop):
             raise ValueError(
@@ -301,6 +306,11 @@ class RunConfig(Section):
     def layers_at(self, u: float) -> int:
         """Layers in use in an update that begins at progress u."""
         return self.model.layers >> sum(u < point for point in self.train.grow_at)
+
+    def grown(self) -> RunConfig:
+        """The same with all layers from the beginning."""
+        train = self.train.model_copy(update={"grow_at": ()})
+        return self.model_copy(update={"train": train})
 
     def state_per_parameter(self) -> int:
         """Most numbers kept for each parameter besides the weight and its gradient."""

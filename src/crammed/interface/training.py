@@ -152,6 +152,7 @@ def pretrain(
                 _lead(asked, opened, path, device, progress, group)
             return Run(path)
         config = told(asked, group).config
+        device = device_of(config, opened.rows, path)
         compare_setups(config, opened, device, group)
         compare_folders(path, group)
         if not (path / "summary.json").exists():  # in a finished run there is nothing to follow
@@ -164,6 +165,7 @@ def _lead(
 ) -> None:
     """Settle what is trained, train it, and let the other processes follow."""
     chosen = settle(asked, corpus.rows, device, progress, group)
+    device = device_of(chosen.config, corpus.rows, out)  # the size decides whether it is compiled
     if group is not None:
         tell(chosen, group)
         compare_setups(chosen.config, corpus, device, group)

@@ -151,7 +151,7 @@ def _fitted(config: RunConfig, vocab_size: int, card: Card, known: Taken) -> Tra
     refuse_larger(config, vocab_size, free, f"the {card.name}, less 1 GiB for CUDA,")
     with torch.device("meta"):
         model = model_in_training(config.model, vocab_size, config.generator())
-    step = step_of(model, config, FIRST_IDS, device)
+    step = step_of(model, config.grown(), FIRST_IDS, device)
     if device.fits_microbatch:
         weights = sum(each.nbytes for each in step.parameters) + step.leaves.cast_bytes
         step.fit(free - weights, lambda rows: _taken(step, rows, card, known))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -95,8 +96,7 @@ def measure_speed(
         corpus: where rows come from; None draws random ones.
         seconds: how long updates are timed; preparing comes on top.
     """
-    train = config.train.model_copy(update={"grow_at": ()})  # as deep as it will be at the end
-    config = config.model_copy(update={"train": train})
+    config = config.grown()  # as deep as it will be at the end
     vocab_size, specials = config.tokenizer.vocab_size, FIRST_IDS
     if corpus is not None:
         vocab_size, specials = corpus.vocab_size, Specials.of(corpus.tokenizer)
@@ -178,13 +178,19 @@ def _prepare(config: RunConfig, step: TrainStep, device: Device, clock: Clock) -
 
 @dataclass(frozen=True)
 class _Timer:
-    """Times updates of few rows, of many, and at the final mask rate if there is one."""
+    """Times updates of few rows, of many, and at the final mask rate if there is one.
+
+    Attributes:
+        numbers: of the updates, all in one count: an optimizer counts its own, and may need the
+            curvature in some of them.
+    """
 
     config: RunConfig
     step: TrainStep
     source: Callable[[int], NDArray[np.int64]]
     device: Device
     clock: Clock
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def measure(self, seconds: float, show: Callable[[float, str], None]) -> dict[str, float]:
         """Time updates for some seconds; return the fields of `PartTimes` that describe an update.
@@ -240,11 +246,13 @@ class _Timer:
         counts = [_in_a_block(one)]
         counts += [_in_a_block(self._block(rows, rate, 1)) for rows, rate in cases[1:]]
         took: list[list[float]] = [[] for _ in cases]
+        turn = list(zip(cases, counts, took, strict=True))
         began, done = self.clock(), 0
         while not took[0] or self.clock() - began < seconds:
-            for (rows, rate), count, each in zip(cases, counts, took, strict=True):
+            for (rows, rate), count, each in turn:
                 each.append(self._block(rows, rate, count))
                 done += count
+            turn.reverse()  # or one case might get all the updates that measure curvature
             show(min(seconds, self.clock() - began), f"{done} updates")
         return took
 
@@ -252,7 +260,7 @@ class _Timer:
         """Mean seconds of an update over `count` consecutive ones, including reading."""
         self.device.synchronize()
         began = self.clock()
-        for number in range(count):
+        for number in itertools.islice(self.numbers, count):
             ids = torch.from_numpy(self.source(rows))
             self.step.gradients(ids, Update(number, 0, rows, 1.0, rate, Work()))
             self.step.apply(0.0)  # the same work, and weights that stay finite

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -84,13 +85,13 @@ def training_speed(
     Raises:
         InputError: the model is too large for the device's memory.
     """
+    config = config.grown()  # whose layers are all counted
     nominal, rows = _nominally(config, device)
     step = build(config, config.tokenizer.vocab_size, FIRST_IDS, replace(device, compile=False))
     least = step.lanes.count * _FEWEST_TOKENS // config.data.row_length
     rows = min(max(rows, least), config.batch.rows, step.lanes.count * step.microbatch_rows)
-    a_row = flops_per_token(config) * config.data.row_length
     ids = torch.from_numpy(source_of(config, None, config.tokenizer.vocab_size)(rows))
-    pieces = partial(_pieces, step, ids, config.masking.rate, clock)
+    pieces = partial(_pieces, step, ids, config, itertools.count(), clock)
     pieces(0.0, 1)  # to warm up
 
     def measure() -> tuple[Measured, bool]:
@@ -99,7 +100,7 @@ def training_speed(
         gradients, applied = zip(*pieces(_SECONDS, _FEWEST_PIECES), strict=True)
         middle = statistics.median(gradients)
         seconds = middle * config.batch.rows / rows + statistics.median(applied)
-        speed = config.batch.rows * a_row / seconds
+        speed = flops_per_token(config) * config.data.row_length * config.batch.rows / seconds
         busy = is_busy(waits, core_waits(), clock() - began)
         slow = speed < _PLAUSIBLE * nominal or middle > _UNEVEN * min(gradients)
         return Measured(speed, busy), busy or slow
@@ -140,17 +141,20 @@ def _patience(config: RunConfig) -> float:
 def _pieces(
     step: TrainStep,
     ids: torch.Tensor,
-    mask_rate: float,
+    config: RunConfig,
+    numbers: Iterator[int],
     clock: Clock,
     seconds: float,
     fewest: int,
 ) -> list[tuple[float, float]]:
     """The seconds of gradients and of the rest, again and again until they add up to `seconds`.
 
+    Those of gradients are as if every update had the average number of passes.
+
     Args:
+        numbers: of the updates, which decide whether they have a second pass.
         fewest: how many times at least.
     """
-    update = Update(0, 0, len(ids), 1.0, mask_rate, Work())
 
     def timed(work: Callable[[], object]) -> float:
         step.device.synchronize()
@@ -161,6 +165,9 @@ def _pieces(
 
     took: list[tuple[float, float]] = []
     while len(took) < fewest or sum(map(sum, took)) < seconds:
-        gradients = timed(lambda: step.gradients(ids, update))
-        took.append((gradients, timed(lambda: step.apply(1.0))))
+        number = next(numbers)
+        update = Update(number, 0, len(ids), 1.0, config.masking.rate, Work())
+        gradients = timed(partial(step.gradients, ids, update))
+        gradients *= config.passes_per_update() / config.passes_per_update(number)
+        took.append((gradients, timed(partial(step.apply, 1.0))))
     return took

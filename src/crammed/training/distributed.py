@@ -105,16 +105,15 @@ class Group:
         listed = list(parameters)
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in listed]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
-        with _together():
-            dist.all_reduce(flat)
+        self.reduce(flat)
         sizes = [parameter.numel() for parameter in listed]
         for parameter, part in zip(listed, flat.split(sizes), strict=True):
             parameter.grad = part.view_as(parameter)
 
-    def sum(self, value: Tensor) -> Tensor:
-        """The sum of a tensor over all processes."""
+    def reduce(self, value: Tensor, how: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
+        """Replace a tensor in every process by the sum over all processes, or another reduction."""
         with _together():
-            dist.all_reduce(value)
+            dist.all_reduce(value, how)
         return value
 
     def compare(self, values: Mapping[str, str], hint: str) -> None:
@@ -394,4 +393,6 @@ def _gradients(step: TrainStep, rows: Tensor, update: Update, group: Group) -> T
     """Compute gradients of this process's rows, sum over all; return the whole update's loss."""
     loss = step.gradients(rows, update, group.share(update.rows, step.together).start)
     group.sum_gradients(step.growth.used(step.parameters))
-    return group.sum(loss)
+    if (scales := step.leaves.scales) is not None:  # for the next update, all have the same
+        group.reduce(scales.seen, dist.ReduceOp.MAX)
+    return group.reduce(loss)

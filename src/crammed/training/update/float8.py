@@ -152,6 +152,7 @@ class Float8Scales:
     Attributes:
         numbers: scalars by which losses must also be differentiated, for `note`.
         known: whether the scales are known; if not, call `measure` first.
+        seen: the largest values of this update so far; several processes share them.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -162,7 +163,7 @@ class Float8Scales:
         self.numbers = [number for layer in self._layers for number in layer.largest]
         limits = [torch.finfo(dtype).max / MARGIN for dtype in (FORWARD, BACKWARD)]
         self._limits = torch.tensor(limits * len(layers), device=self._scales[0].device)
-        self._seen = torch.zeros_like(self._limits)
+        self.seen = torch.zeros_like(self._limits)
         self.known = False
 
     def quantise(self) -> None:
@@ -187,21 +188,21 @@ class Float8Scales:
 
     def note(self, largest: Sequence[Tensor]) -> None:
         """Record the largest values of one more microbatch: the gradients of `numbers`."""
-        self._seen = torch.maximum(self._seen, torch.stack(list(largest)))
+        self.seen = torch.maximum(self.seen, torch.stack(list(largest)))
 
     def adapt(self) -> None:
         """Set the scales for the next update from the largest values of this one.
 
         The scales of tensors that were all zero, or not finite, stay the same.
         """
-        after = self._seen.clamp(min=_TINY) / self._limits
-        usable = self._seen.isfinite() & (self._seen > 0.0)
+        after = self.seen.clamp(min=_TINY) / self._limits
+        usable = self.seen.isfinite() & (self.seen > 0.0)
         self._set(torch.where(usable, after, torch.stack(self._scales)))
         self.forget()
 
     def forget(self) -> None:
         """Drop the largest values of this update."""
-        self._seen = torch.zeros_like(self._limits)
+        self.seen = torch.zeros_like(self._limits)
 
     def state(self) -> dict[str, float] | None:
         """The scales for a checkpoint, by name; None if they are not known."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -23,7 +24,9 @@ def _cross_entropy(logits: Tensor, labels: Tensor, config: CrossEntropyConfig) -
 
 def _focal(logits: Tensor, labels: Tensor, config: FocalConfig) -> Tensor:
     each = F.cross_entropy(logits, labels, reduction="none")
-    return (-(-each).expm1()).pow(config.gamma).mul(each).sum()
+    # Below a gamma of 1, the slope at 0 would be infinite.
+    wrong = (-(-each).expm1()).clamp(min=torch.finfo(each.dtype).tiny)
+    return wrong.pow(config.gamma).mul(each).sum()
 
 
 def _incorrect_only(logits: Tensor, labels: Tensor, config: IncorrectOnlyConfig) -> Tensor:

@@ -1,7 +1,7 @@
 """One update: the gradients of an objective in microbatches, clip, apply.
 
-`crammed.training.loop` runs the updates; `TrainStep.gradients` calls ``backward()`` of
-`crammed.training.update.precision.Leaves`.
+`crammed.training.loop` runs the updates; `TrainStep.gradients` calls ``differentiate()`` and
+``add()`` of `crammed.training.update.precision.Leaves`.
 """
 
 from __future__ import annotations
@@ -151,7 +151,8 @@ class TrainStep:
         self.microbatch_rows = min(self.microbatch_rows, max(row_counts, default=1))
         if self.device.compile:
             rates = list(rates)
-            with _compiler_faults():
+            # With as many threads as updates will have: code for others would be compiled again.
+            with _compiler_faults(), self.lanes.entered():
                 for depth in (most, *less):
                     self.growth.use(depth)
                     self._with_less(lambda: self._compile_for(row_counts, rates))
@@ -293,7 +294,7 @@ class TrainStep:
         total = torch.zeros((), device=device)
         scale = 1.0 if self._scale is None else self._scale.value
         sizes = self._microbatches(len(rows))
-        if (scales := self.leaves.scales) is not None and not scales.known:
+        if (scales := self.leaves.scales) is not None and not scales.known and len(rows):
             few = cut(rows[:FIRST_ROWS], numbers[:FIRST_ROWS], update.pieces)
             scales.measure(lambda: self.objective.loss(*few, count) / predictions)
 
