@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from crammed.formats.lines import Faults, File
 from crammed.formats.tables import tabbed_records, tsv_records
-from support.samples import read, refusal
+from support.samples import arrow, opened, parquet, read, refusal
 
 TEXTS = [
     "Der Hund; die Katze, das Haus.",
@@ -134,6 +135,40 @@ def test_a_table_of_a_windows_program_says_how_to_convert_it(tmp_path: Path) -> 
     (tmp_path / "a.csv").write_bytes("text;wert\nGröße;1\n".encode("cp1252"))
     assert "line 2: not UTF-8 text" in refusal(tmp_path / "a.csv")
     assert "iconv -f WINDOWS-1252 -t UTF-8" in refusal(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+@pytest.mark.parametrize("bad", [b"\xff", b'\xff"\n2,"\xff', b"x" * 3_000])
+def test_a_bad_line_within_a_cell_drops_its_row_alone(
+    tmp_path: Path, name: str, bad: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crammed.formats.lines.LARGEST", 2_000)
+    row = b'1,"begins\n%b\nfragment,of it\nends"\n' % bad
+    content = b'"n","text"\n0,"first"\n' + row + b'2,"a ""last"" one"\n'
+    (tmp_path / name).write_bytes(content.replace(b",", b"," if name == "a.csv" else b"\t"))
+    faults = Faults(skip=True)
+    texts = list(opened(tmp_path / name).parts[0].documents(faults))
+    assert texts == ["first", 'a "last" one']
+    assert faults.records == row.count(b'"\n')
+    assert f"{name}, line 4: " in faults.first == refusal(tmp_path / name)
+
+
+def test_white_space_around_the_names_of_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id, text , lang\n1,One.,en\n2,Zwei.,de\n")
+    assert read(tmp_path / "a.csv", where={"lang": ["en"]}) == ["One."]
+    assert read(tmp_path / "a.csv", text_field=" text ") == ["One.", "Zwei."]
+    (tmp_path / "a.csv").write_text(" text,text \nOne.,Two.\n")
+    assert "2 columns are named 'text'" in refusal(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(("name", "write"), [("a.parquet", parquet), ("a.arrow", arrow)])
+def test_text_that_is_stored_as_bytes(tmp_path: Path, name: str, write: Any) -> None:
+    columns = {"text": [b"One.", "schön".encode(), None], "lang": [b"en", b"de", b"en"]}
+    (tmp_path / name).write_bytes(write(pa.table(columns)))
+    assert read(tmp_path / name) == ["One.", "schön", ""]
+    assert read(tmp_path / name, where={"lang": ["de"]}) == ["schön"]
+    (tmp_path / name).write_bytes(write(pa.table({"text": ["schön".encode("latin-1")]})))
+    assert f"{name}, row 1: field 'text' is not UTF-8; convert it" in refusal(tmp_path / name)
 
 
 @pytest.mark.parametrize("head", [b"te\xffxt,n", b'"te"xt",n'])

@@ -164,6 +164,21 @@ def test_markdown() -> None:
     assert text_of_markdown(AS_READ.partition("\n\na\tb")[0]) == AS_READ.partition("\n\na\tb")[0]
 
 
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("---\n\nOne.\n\n---\n\nTwo.", "One.\n\nTwo."),
+        ("---\nHe said, at last: go.\n\n---\nTwo.", "He said, at last: go.\n\nTwo."),
+        ("---\n# One\n\nText.\n\n---\nTwo.", "One\n\nText.\n\nTwo."),
+        ('---\n# a comment\n"key": x\n\nother: y\n---\nTwo.', "Two."),
+        ("---\n---\nTwo.", "Two."),
+        ("---\nkey:\n  - x\n...\nTwo.", "Two."),
+    ],
+)
+def test_a_rule_in_the_first_line_begins_no_front_matter(content: str, text: str) -> None:
+    assert text_of_markdown(content) == text
+
+
 def test_restructured_text() -> None:
     assert text_of_restructured(RESTRUCTURED) == AS_SEEN
 

@@ -49,6 +49,20 @@ def test_line_ends_of_every_system(
         assert read(tmp_path / "a.jsonl") == ["a", "b"]
 
 
+@pytest.mark.parametrize("returns", [2, 3])
+@pytest.mark.parametrize("piece", [1, 3, 1 << 16])
+def test_several_carriage_returns_before_a_line_feed_end_one_line(
+    tmp_path: Path, returns: int, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crammed.formats.streams.BUFFER", piece)
+    end = "\r" * returns + "\n"
+    (tmp_path / "a.txt").write_text(end.join(LINES), "utf-8", newline="")
+    assert read(tmp_path / "a.txt", documents="blank-line") == PARAGRAPHS
+    assert len(read(tmp_path / "a.txt", documents="line")) == len(LINES)
+    (tmp_path / "a.txt").write_text("a" + "\r" * 100 + "b", newline="")
+    assert len(read(tmp_path / "a.txt", documents="line")) == 101
+
+
 def test_other_separators_are_characters_like_any(tmp_path: Path) -> None:
     """U+2028, U+2029, U+0085, form feeds and the like end no line."""
     text = "a\u2028b\u2029\u2029c\x85\x85d\x0b\x0ce\x1c\x1df"
@@ -121,6 +135,9 @@ def test_a_line_and_a_document_have_a_limit(
     assert "a document of more than 1,000 characters; cut it with data.documents=line" in said
     assert read(tmp_path / "a.txt", documents="blank-line", unreadable="skip") == ["a", "b"]
     assert len(read(tmp_path / "a.txt", documents="line")) == 604
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf" + b"x" * 1_005 + b"\n\nb\n")
+    assert "a.txt, line 1: longer than 1,000 bytes" in refusal(tmp_path / "a.txt")
+    assert read(tmp_path / "a.txt", documents="blank-line", unreadable="skip") == ["b"]
 
 
 def test_gzipped_zeros_take_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

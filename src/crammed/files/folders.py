@@ -49,6 +49,8 @@ WORK = ".preparing"
 """Folder of intermediate results in an empty folder that somebody made for a corpus."""
 _LAST = ("config.json", "manifest.json", "hashes.json")
 """What makes a folder count as complete; moved after everything else, in this order."""
+LOST_AND_FOUND = "lost+found"
+"""A folder at the top of many disks, which holds nothing of anybody's."""
 
 
 def behind_links(path: Path) -> Path:
@@ -100,7 +102,7 @@ def check_above(path: Path, option: str) -> None:
 def _is_vacant(folder: Path) -> bool:
     """Whether a folder holds nothing except what a disk or a killed process of ours left there."""
     _undo_moves(folder)
-    ours = {_ASIDE, WORK, "lost+found"}
+    ours = {_ASIDE, WORK, LOST_AND_FOUND}
     return all(each.name in ours for each in folder.iterdir())
 
 

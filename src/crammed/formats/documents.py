@@ -109,9 +109,10 @@ class ReadOptions:
         if text is None:
             return ""  # common in tables; the cleaning step `empty` drops and counts it
         if not isinstance(text, str):
+            what = "not UTF-8" if isinstance(text, bytes) else f"{type(text).__name__}, not text"
             raise InputError(
-                f"{place}: field {self.text_field!r} is {type(text).__name__}, not text; "
-                "choose another with data.text_field=NAME"
+                f"{place}: field {self.text_field!r} is {what}; convert it, or choose another with "
+                "data.text_field=NAME"
             )
         if len(text) > lines.LARGEST:
             raise InputError(f"{place}: a document of more than {lines.LARGEST:,} characters")
@@ -147,9 +148,8 @@ def split_suffix(path: str | PurePath) -> tuple[str, str]:
 
 
 def kind_of(path: str | PurePath) -> str:
-    """How a file of an unknown format is counted: by its suffix, or by its name without one."""
-    name, suffix = split_suffix(path)
-    return printable(suffix or name)
+    """How a file of an unknown format is counted: by its suffix, or as a file without one."""
+    return printable(split_suffix(path)[1]) or "without a suffix"
 
 
 def has_suffix(path: str | PurePath) -> bool:

@@ -96,7 +96,10 @@ def printable(path: str | PurePath) -> str:
 
 
 Numbered = Iterator[tuple[int, str | InputError]]
-"""Lines with their numbers; instead of a line that cannot be read, what is wrong with it."""
+"""Lines with their numbers; instead of a line that cannot be read, what is wrong with it.
+
+The cause of that is a `UnicodeDecodeError` if the line is not UTF-8.
+"""
 
 
 _DAMAGE = (
@@ -195,16 +198,16 @@ def lines_of(stream: BinaryIO, file: File, first: int = 1) -> Numbered:
     """The lines of an open stream whose next line has the number `first`."""
     number = first
     while line := stream.readline(LARGEST + 1):
-        if number == 1:
-            line = line.removeprefix(_MARK)
         if len(line) > LARGEST:
             read_line(stream, line)
             yield number, _too_long(file, f", line {number}")
         else:
+            if number == 1:
+                line = line.removeprefix(_MARK)
             try:
                 yield number, line.decode()
-            except UnicodeDecodeError:
-                yield number, _not_utf8(file, f", line {number}")
+            except UnicodeDecodeError as error:
+                yield number, _not_utf8(file, f", line {number}", error)
         number += 1
 
 
@@ -252,11 +255,13 @@ def chunks_of(stream: BinaryIO, file: File) -> Iterator[str]:
         raise CutShort(str(_not_utf8(file))) from error
 
 
-def _not_utf8(file: File, place: str = "") -> InputError:
-    return InputError(
+def _not_utf8(file: File, place: str = "", cause: UnicodeDecodeError | None = None) -> InputError:
+    fault = InputError(
         f"{file.shown}{place}: not UTF-8 text, but a binary file, or text in another encoding that "
         "iconv can convert (text from Windows: iconv -f WINDOWS-1252 -t UTF-8)"
     )
+    fault.__cause__ = cause  # which holds the bytes
+    return fault
 
 
 def _too_long(file: File, place: str) -> InputError:

@@ -8,7 +8,11 @@ from typing import Any
 
 from crammed.extras import import_extra
 
-_FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n(?:.*\n)*?(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)")
+_KEY = r"""["']?[\w.-]+["']?[ \t]*:\s"""
+_FRONT_MATTER = re.compile(
+    rf"\A---[ \t]*\r?\n(?:(?=(?:#.*\n)*{_KEY})(?:.*\n)*?)?(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)"
+)
+"""YAML, which begins with a key, after comments; before anything else, the first line is a rule."""
 _TAG = re.compile(r"<!--.*?(?:-->|\Z)|</?[A-Za-z][^<>]*>", re.DOTALL)
 
 

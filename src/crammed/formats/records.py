@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -168,13 +168,18 @@ def check_names(place: str, columns: Iterable[str]) -> None:
 def look_up(record: Record, key: str) -> Any:
     """The value of a field; the dots of a key that is not itself a field lead to nested fields.
 
-    A field of what is null is null, too.
+    A field of what is null is null, too. Bytes are text if they are UTF-8: many programs write
+    Parquet files that do not say so.
 
     Raises:
         KeyError: there is no such field.
     """
     if key in record:
-        return record[key]
+        value = record[key]
+        if isinstance(value, bytes):
+            with suppress(UnicodeDecodeError):
+                return value.decode()
+        return value
     outer, dot, inner = key.partition(".")
     nested = record.get(outer)
     if dot and nested is None and outer in record:

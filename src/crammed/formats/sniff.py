@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -20,6 +21,8 @@ _BINARY = {
 _TAR_AT, _TAR = 257, b"ustar"
 _CUT_LINE = 4_000
 """Characters from which a first line may be longer than what is looked at."""
+_CONTROLS = re.compile(rb"[\0-\x06\x0e-\x19\x1c-\x1f]")
+"""Bytes that text does not hold, in whatever encoding; DOS ends text with ``\\x1a``."""
 _PAGE = re.compile(r"\s*<(?:!doctype\s+html|html)\b", re.IGNORECASE)
 
 
@@ -44,14 +47,16 @@ def format_by_content(file: File, text_field: str) -> str | None:
 
 
 def format_of_text(begin: bytes, text_field: str) -> str | None:
-    """The key of the format of text that begins so; None if it is not text."""
+    """The key of the format of text that begins so; None if it is not text.
+
+    Text may be in another encoding than UTF-8: reading it says how to convert it.
+    """
     try:
-        text = begin.decode()
-    except UnicodeDecodeError as error:
-        if error.start < len(begin) - 3 or error.reason != "unexpected end of data":
+        codecs.getincrementaldecoder("utf-8")().decode(begin)  # which may end within a character
+    except UnicodeDecodeError:
+        if _CONTROLS.search(begin):
             return None
-        text = begin[: error.start].decode()
-    text = text.removeprefix("\ufeff")
+    text = begin.decode(errors="replace").removeprefix("\ufeff")
     if "\0" in text:
         return None
     if text.startswith("WARC/"):

@@ -36,7 +36,9 @@ _WIDE = {
 _TRANSLATED = re.compile(
     b"|".join([*(form.pattern for form in _BEGINNINGS.values()), *map(re.escape, _WIDE)])
 )
-_ALONE = re.compile(rb"\r(?!\n)")
+_MOST_RETURNS = 9
+_ODD = re.compile(rb"(?<!\r)\r{2,%d}\n|\r(?!\n)" % _MOST_RETURNS)
+"""A line end as some programs write it, with further carriage returns, or such a return alone."""
 
 
 class Tap(io.RawIOBase):
@@ -112,6 +114,9 @@ def as_utf8(stream: io.BufferedReader) -> io.BufferedReader:
 def with_line_feeds(stream: io.BufferedReader, *, always: bool) -> io.BufferedReader:
     """The same text with a line feed for each carriage return that none follows.
 
+    Several carriage returns before a line feed, as a Windows program writes that converts line ends
+    twice, end one line.
+
     Args:
         always: whether to do so anywhere, or only if no line feed is among the first bytes, as in
             files of old Macs.
@@ -126,10 +131,11 @@ def with_line_feeds(stream: io.BufferedReader, *, always: bool) -> io.BufferedRe
         nonlocal held
         text, held = held + data, b""
         if data and text.endswith(b"\r"):  # a line feed may follow
-            text, held = text[:-1], b"\r"
+            end = max(len(text.rstrip(b"\r")), len(text) - _MOST_RETURNS)
+            text, held = text[:end], text[end:]
         if text.count(b"\r") == text.count(b"\r\n"):
             return text
-        return _ALONE.sub(b"\n", text)
+        return _ODD.sub(b"\n", text)
 
     return _translated(stream, translate)
 

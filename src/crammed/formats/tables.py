@@ -55,30 +55,40 @@ def _records(file: File, kind: Kind, faults: Faults, text_field: str | None) -> 
     with open_lines(file) as stream:
         numbered = lines_of(stream, file)
         head, fault = _head(numbered)
-        texts = [line for _, line in head if isinstance(line, str)]
-        source = _Lines(chain(head, _rest(numbered, fault)))
+        texts = [_text(line) for _, line in head]
+        numbered = chain(head, _rest(numbered, fault))
         hint = ""
         if kind == ".csv":
             delimiter = delimiter_of(texts)
-            rows = _quoted_rows(source, delimiter, file, faults)
+            rows = _quoted_rows(numbered, delimiter, file, faults)
             hint = f"; a cell that contains {_DELIMITERS[delimiter]} must be in quotation marks"
         elif kind == "" and is_quoted(texts):
-            rows = _quoted_rows(source, "\t", file, faults)
+            rows = _quoted_rows(numbered, "\t", file, faults)
         else:
-            rows = _plain_rows(source, faults)
+            rows = _plain_rows(numbered, faults)
             hint = "; no cell of this file is in quotation marks: write .csv if some need them"
         yield from _named_cells(file, rows, faults, text_field, hint)
 
 
+def _text(line: str | InputError) -> str:
+    """A line; of one that is not UTF-8, what shows where cells end, and else a line break."""
+    if isinstance(line, str):
+        return line
+    cause = line.__cause__
+    return cause.object.decode(errors="replace") if isinstance(cause, UnicodeDecodeError) else "\n"
+
+
 class _Lines:
-    """Lines for a reader that goes on after one that cannot be read.
+    """Lines for a reader that would take what follows an exception for the beginning of a row.
 
     Attributes:
         number: number of the line that was read last.
+        fault: what is wrong with the first line that could not be read, until it is taken.
     """
 
     def __init__(self, numbered: Numbered) -> None:
         self.number = 0
+        self.fault: InputError | None = None
         self._numbered = numbered
 
     def __iter__(self) -> _Lines:
@@ -87,43 +97,47 @@ class _Lines:
     def __next__(self) -> str:
         self.number, line = next(self._numbered)
         if isinstance(line, InputError):
-            raise line
-        return line
+            self.fault = self.fault or line
+        return _text(line)
+
+    def take_fault(self) -> InputError | None:
+        """The fault of the row that was read last."""
+        fault, self.fault = self.fault, None
+        return fault
 
 
 Rows = Iterator[tuple[int, list[str]]]
 """Cells, with the number of the last line that they are from."""
 
 
-def _quoted_rows(source: _Lines, delimiter: str, file: File, faults: Faults) -> Rows:
+def _quoted_rows(numbered: Numbered, delimiter: str, file: File, faults: Faults) -> Rows:
+    source = _Lines(numbered)
     reader = csv.reader(source, delimiter=delimiter, strict=True)
     while True:
+        cells: list[str] = []
+        broken = None
         try:
             cells = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            fault = InputError(
+            broken = InputError(
                 f"{file.shown}, line {source.number}: a broken row ({error}); cells with quotation "
                 'marks or line breaks must be quoted, as in "a ""word"" here"'
             )
-            faults.found(fault)
-        except InputError as error:
-            faults.found(error)
-        else:
+        if (fault := source.take_fault() or broken) is None:
             yield source.number, cells
-
-
-def _plain_rows(source: _Lines, faults: Faults) -> Rows:
-    while True:
-        try:
-            text = next(source).rstrip("\r\n")
-        except StopIteration:
-            return
-        except InputError as error:
-            faults.found(error)
         else:
-            yield source.number, text.split("\t") if text else []
+            faults.found(fault)
+
+
+def _plain_rows(numbered: Numbered, faults: Faults) -> Rows:
+    for number, line in numbered:
+        if isinstance(line, InputError):
+            faults.found(line)
+        else:
+            text = line.rstrip("\r\n")
+            yield number, text.split("\t") if text else []
 
 
 def _named_cells(
@@ -154,19 +168,24 @@ def _named_cells(
 def _columns(cells: list[str], place: str, text_field: str | None) -> list[str]:
     """The names that the first row gives to the columns, or else their numbers.
 
+    White space around the names is dropped if the column of the text is found only then.
+
     Raises:
         InputError: two columns have the same name, or none has that of the text.
     """
     # A row of data may hold that very number; only a row of numbers can be names that are numbers.
     by_place = (text_field or "").isdecimal() and not all(map(str.isdecimal, filter(None, cells)))
+    names = [cell.strip() for cell in cells]
+    if text_field in names and text_field not in cells and not by_place:
+        cells[:] = names
     if text_field is None or (text_field in cells and not by_place):
         check_names(place, filter(None, cells))  # unnamed columns are ignored
         return cells
     if text_field.isdecimal() and 0 < int(text_field) <= len(cells):
         return [str(number) for number in range(1, len(cells) + 1)]
-    names = " ".join(", ".join(cells).split())  # without line breaks
+    shown = " ".join(", ".join(cells).split())  # without line breaks
     raise InputError(
-        f"{place}: no column {text_field!r} (it has: {names[:_MOST_SHOWN]}); name another with "
+        f"{place}: no column {text_field!r} (it has: {shown[:_MOST_SHOWN]}); name another with "
         "data.text_field=NAME or, if this line is a row already, by the column's number, such as "
         "data.text_field=1"
     )
@@ -179,7 +198,7 @@ def _head(numbered: Numbered) -> tuple[list[tuple[int, str | InputError]], Excep
     try:
         for number, line in numbered:
             head.append((number, line))
-            size += len(str(line))
+            size += len(_text(line))
             if size >= _LOOKED_AT:
                 break
     except Exception as error:  # it takes its turn after these lines

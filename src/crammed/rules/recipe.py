@@ -14,6 +14,7 @@ from crammed.config.yamlfile import load_yaml, names_in, read_yaml, validated
 from crammed.errors import InputError
 from crammed.rules.choosing import Asked
 from crammed.rules.sizing import FOLLOWERS, head_dim, rates_of_width, refuse_unruled
+from crammed.schedule import Curve, Dive
 
 FOLLOWS = "follows_budget"
 """The recipe key that lists what follows from the budget."""
@@ -114,6 +115,7 @@ def ask(
     if "model.head_dim" in left_open:
         values = overlaid(values, _heads_of_width(values), RunConfig)
     config = validated(RunConfig, values, f"recipe {recipe}")
+    _check_dive(config.schedule)
     words = {"recipe": config.recipe, **given} if named else given
     if listed and not fit:
         _check_listed(following, recipes, values, config)
@@ -121,6 +123,15 @@ def ask(
         return Asked(config, left_open, words)
     wide = Asked(config).wide_open(but=[key for key in FOLLOWERS if _is_set(given, key)])
     return replace(wide, typed={**words, FOLLOWS: list(wide.open)})
+
+
+def _check_dive(schedule: Curve) -> None:
+    """Refuse a schedule that would jump from its warm-up; runs of older versions may have one."""
+    if isinstance(schedule, Dive) and schedule.warmup + schedule.falling > 1.0:
+        raise InputError(
+            f"schedule.warmup {schedule.warmup:g} and schedule.falling {schedule.falling:g} are "
+            "more than the whole of training: lower one of them"
+        )
 
 
 def _following(values: Mapping[str, Any], recipe: str) -> list[str]:

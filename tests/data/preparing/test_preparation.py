@@ -359,8 +359,9 @@ def test_ignored_files_are_reported(tmp_path: Path) -> None:
     said = io.StringIO()
     prepared(tmp_path / "out", folder, progress=Progress(said))
     words = next(line for line in said.getvalue().splitlines() if "other formats" in line)
-    passed = sorted(words.partition("other formats: ")[2].split(", "))
-    assert passed == ["1 .html", "1 .json", "2 .md"]
+    kinds, _, hint = words.partition("other formats: ")[2].partition("; ")
+    assert sorted(kinds.split(", ")) == ["1 .html", "1 .json", "2 .md"]
+    assert hint.endswith("to read them, name them as FOLDER/**/*.html")
 
 
 @pytest.mark.parametrize(("suffix", "archived"), [(".zip", zipped), (".tar", tarred)])
@@ -380,7 +381,7 @@ def test_files_that_are_ignored_in_archives_are_reported_with_the_others(
         lines = [line for line in said.getvalue().splitlines() if "other formats" in line]
         assert [line.partition("formats: ")[2] for line in lines] == [
             "1 .pdf",
-            "3 .pdf, 1 program",
+            "3 .pdf, 1 without a suffix",
         ]
 
 

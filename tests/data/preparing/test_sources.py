@@ -238,7 +238,7 @@ def test_files_whose_names_say_nothing(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text("*Page*")
     (tmp_path / "code.py").write_text("x = *y")
     assert read(tmp_path) == ["Text.", "Page"]
-    assert opened(tmp_path).ignored == {".py": 1, "program": 1}
+    assert opened(tmp_path).ignored == {".py": 1, "without a suffix": 1}
     assert read(tmp_path / "code.py", format="txt") == ["x = *y"]
     assert "code.py is of no known format" in refusal(tmp_path / "code.py")
     assert "set its format, as in data.format=txt" in refusal(tmp_path / "code.py")
@@ -246,7 +246,7 @@ def test_files_whose_names_say_nothing(tmp_path: Path) -> None:
     assert read(tmp_path, format="txt") == ["Text.", "x = *y", "*Page*"]
     (tmp_path / "rows.jsonl").write_text('{"text": "Row."}\n')
     assert read(tmp_path) == ["Row."], "what describes data is not data"
-    assert opened(tmp_path).ignored == {".py": 1, "README": 1, ".md": 1}
+    assert opened(tmp_path).ignored == {".py": 1, "without a suffix": 1, ".md": 1}
 
 
 def test_json_without_text_beside_text_is_left_out(tmp_path: Path) -> None:

@@ -13,12 +13,13 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from crammed.config import FileFormat
 from crammed.errors import InputError
-from crammed.files.folders import expanded, inside
+from crammed.files.folders import LOST_AND_FOUND, expanded, inside
 from crammed.files.regular import read_text
 from crammed.formats.documents import (
     READERS,
@@ -43,10 +44,12 @@ class Wanted:
     Attributes:
         format: the format of all files; auto goes by their names and contents.
         text_field: the column that makes a table of text.
+        skip: whether to leave out folders that cannot be read.
     """
 
     format: FileFormat = "auto"
     text_field: str = "text"
+    skip: bool = False
 
     def format_of(self, file: str) -> str | None:
         """The key in `READERS` for a file found in a folder; None if it is not data."""
@@ -71,7 +74,7 @@ class Found:
     """The absolute paths of a source's files in reading order, each with its key in `READERS`.
 
     Attributes:
-        ignored: number of other files in folders, by suffix.
+        ignored: number of other files, by suffix, and of folders that are left out.
         without_field: names of JSON files that are left out for want of a field of text.
     """
 
@@ -79,12 +82,21 @@ class Found:
     ignored: Counter[str] = field(default_factory=Counter)
     without_field: list[str] = field(default_factory=list)
 
+    def _about_data(self) -> set[str]:
+        """Files that describe records; pages do not if they outnumber the files of records."""
+        pages = sum(format == ".html" for _, format in self.files)
+        are_text = pages > sum(format in _OF_RECORDS for _, format in self.files)
+        return {
+            file
+            for file, format in self.files
+            if is_about_data(file, format) and not (are_text and format == ".html")
+        }
+
     def leave_out_others(self) -> None:
         """Ignore files about the data, such as a read-me beside it."""
-        for file, format in self.files:
-            if is_about_data(file, format):
-                self.ignored[kind_of(file)] += 1
-        self.files = [each for each in self.files if not is_about_data(*each)]
+        about = self._about_data()
+        self.ignored.update(kind_of(file) for file, _ in self.files if file in about)
+        self.files = [each for each in self.files if each[0] not in about]
 
     def leave_out_settings(self, text_field: str) -> None:
         """Leave out JSON files without a field of text, such as manifest.json beside text."""
@@ -95,7 +107,7 @@ class Found:
             if lacks_field(_file(file), text_field)
         }
         others = [each for each in self.files if each[0] not in settings]
-        if any(not is_about_data(*each) for each in others):
+        if not self._about_data().issuperset(file for file, _ in others):
             names = (os.path.basename(file) for file, _ in self.files if file in settings)
             self.without_field = [printable(name) for name in names]
             self.files = others
@@ -136,7 +148,8 @@ def find_files(name: str, wanted: Wanted = Wanted()) -> Found:
             _match(path, wanted, found)
         here = "" if path.is_absolute() else os.getcwd()
     except OSError as error:
-        raise InputError(f"{shown} cannot be read: {error.strerror}") from error
+        at = printable(error.filename or name)
+        raise InputError(f"{at} cannot be read: {error.strerror}") from error
     found.files = [(os.path.join(here, file), format) for file, format in found.files]
     for file, _ in found.files:
         _check_name(file)
@@ -183,23 +196,27 @@ class _FirstVisit:
 
 def _match(pattern: Path, wanted: Wanted, found: Found) -> None:
     """Find the files that match a glob, and files in folders that match it, sorted."""
-    matches = sorted(set(_glob(pattern)))
+    matches = sorted(set(_glob(pattern, wanted, found)))
     if not matches:
         beside = [printable(each.name) for each in pattern.parent.glob("*")]
         raise InputError(
             f"no such data: {printable(pattern)}: {did_you_mean(pattern.name, beside)}name a file, "
             "a folder, a glob, - for standard input, python-docs, or hub:NAME"
         )
+    folders = {each for each in matches if each.is_dir()}
     enter = _FirstVisit()
     formats = {
         Path(file): format
-        for each in matches
-        if each.is_dir()
-        for file, format in _search(each, enter, wanted, found)
+        for each in sorted(folders)
+        for file, format in _enter(each, enter, wanted, found)
     }
     for each in matches:
-        if not each.is_dir() and (format := wanted.format_of(str(each))) is not None:
+        if each in folders:
+            continue
+        if (format := wanted.format_of(str(each))) is not None:
             formats[each] = format
+        elif each.is_file() and folders.isdisjoint(each.parents):  # else it is counted there
+            found.ignored[kind_of(each)] += 1
     is_first = _FirstVisit()
     found.files = [(str(file), formats[file]) for file in sorted(formats) if is_first(file)]
     if not found.files:
@@ -208,7 +225,7 @@ def _match(pattern: Path, wanted: Wanted, found: Found) -> None:
         )
 
 
-def _glob(pattern: Path) -> Iterator[Path]:
+def _glob(pattern: Path, wanted: Wanted, found: Found) -> Iterator[Path]:
     """Like `glob.glob`, except that ``**`` enters every folder only once."""
     parts = pattern.parts
     if "**" not in parts:
@@ -218,22 +235,43 @@ def _glob(pattern: Path) -> Iterator[Path]:
     is_first = _FirstVisit()
     for start in sorted(glob.glob(str(Path(*parts[:at])) if at else ".")):
         root = Path(start)
-        for folder in _folders(root, is_first) if root.is_dir() else ():
+        for folder in _folders(root, is_first, wanted, found) if root.is_dir() else ():
             if at + 1 == len(parts):
                 yield folder
                 yield from map(Path, glob.glob(str(Path(glob.escape(str(folder)), "*"))))
             else:
-                yield from _glob(Path(glob.escape(str(folder)), *parts[at + 1 :]))
+                below = Path(glob.escape(str(folder)), *parts[at + 1 :])
+                yield from _glob(below, wanted, found)
 
 
-def _folders(folder: Path, is_first: _FirstVisit) -> Iterator[Path]:
+def _folders(folder: Path, is_first: _FirstVisit, wanted: Wanted, found: Found) -> Iterator[Path]:
     """A folder and the folders below it that are not hidden."""
     if not is_first(folder):
         return
     yield folder
-    for entry in sorted(folder.iterdir()):
-        if entry.is_dir() and not entry.name.startswith("."):
-            yield from _folders(entry, is_first)
+    with _unless_unreadable(folder, wanted, found):
+        for entry in sorted(folder.iterdir()):
+            hidden = entry.name.startswith(".") or entry.name == LOST_AND_FOUND
+            if entry.is_dir() and not hidden:
+                yield from _folders(entry, is_first, wanted, found)
+
+
+@contextmanager
+def _unless_unreadable(folder: Path, wanted: Wanted, found: Found) -> Iterator[None]:
+    """Count a folder that cannot be read, if such are left out.
+
+    Raises:
+        InputError: it cannot be read, and is not to be left out.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not wanted.skip:
+            raise InputError(
+                f"{printable(folder)} cannot be read: {error.strerror}; leave such folders out "
+                "with data.unreadable=skip"
+            ) from error
+        found.ignored[f"folder that cannot be read ({printable(folder)})"] = 1  # if met twice, too
 
 
 def _search(
@@ -259,11 +297,8 @@ def _search(
         file, is_link = begin + entry.name, entry.is_symlink()
         if entry.name.startswith("."):
             continue
-        if Path(file).is_dir() if is_link else entry.is_dir():
-            if (kind := _made_of_text(Path(file))) is not None:
-                found.ignored[f"{kind} ({printable(entry.name)})"] += 1
-            else:
-                yield from _search(Path(file), is_first, wanted, found)
+        if os.path.isdir(file) if is_link else entry.is_dir():
+            yield from _enter(Path(file), is_first, wanted, found)
         elif (format := wanted.format_of(file)) is None:
             if os.path.isfile(file):
                 found.ignored[kind_of(file)] += 1
@@ -271,10 +306,22 @@ def _search(
             yield file, format
 
 
+def _enter(
+    folder: Path, is_first: _FirstVisit, wanted: Wanted, found: Found
+) -> Iterator[tuple[str, str]]:
+    """As `_search`, for a folder that was not named itself; if it is left out, it is counted."""
+    if (kind := _made_of_text(folder)) is not None:
+        if is_first(folder):
+            found.ignored[f"{kind} ({printable(folder.name)})"] += 1
+    elif folder.name != LOST_AND_FOUND:
+        with _unless_unreadable(folder, wanted, found):
+            yield from _search(folder, is_first, wanted, found)
+
+
 def _made_of_text(folder: Path) -> str | None:
     """What a folder is if text was prepared or trained on there, and may be held out or dropped."""
     for kind, names in _MADE.items():
-        if all((folder / name).exists() for name in names):
+        if all(os.path.exists(folder / name) for name in names):
             return kind
     return None
 

@@ -29,7 +29,7 @@ from crammed.files.faults import disk_faults
 from crammed.files.folders import expanded
 from crammed.files.scratch import scratch_folder
 from crammed.formats import hub
-from crammed.formats.documents import ReadOptions
+from crammed.formats.documents import ReadOptions, format_of
 from crammed.formats.lines import File, printable
 from crammed.formats.plain import SMALL, choose_documents
 from crammed.formats.sniff import format_by_content
@@ -55,7 +55,7 @@ class Source:
     reading: dict[str, Any]
     """What determines a part's documents besides its fingerprint, as plain values."""
     ignored: Counter[str] = field(default_factory=Counter)
-    """Number of files in its folders that are of other formats, by suffix."""
+    """Number of its files that are of other formats, by suffix, and of folders left out."""
     without_field: tuple[str, ...] = ()
     """Names of JSON files in its folders that are left out for want of a field of text."""
     empty: tuple[str, ...] = ()
@@ -119,7 +119,13 @@ def describe_reading(sources: Sequence[Source], data: DataConfig) -> Iterator[st
 def ignored_files(ignored: Counter[str]) -> str:
     """The files of unknown formats in words, given their number by suffix."""
     shown = [f"{count:,} {suffix}" for suffix, count in ignored.most_common()]
-    return f"ignoring files of other formats: {_listed(shown)}"
+    line = f"ignoring files of other formats: {_listed(shown)}"
+    if any(format_of(f"a{suffix}") == ".html" for suffix in ignored):
+        line += (
+            "; web pages beside records are taken for descriptions of them: to read them, name "
+            "them as FOLDER/**/*.html"
+        )
+    return line
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -143,7 +149,8 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
     options = ReadOptions(
         config.documents or data.documents, config.text_field or data.text_field, config.where
     )
-    wanted = Wanted(config.format or data.format, options.text_field)
+    skip = data.unreadable == "skip"
+    wanted = Wanted(config.format or data.format, options.text_field, skip)
     reading = {**asdict(options), "format": wanted.format}
     found = Found()
     parts: list[Part]
@@ -172,7 +179,7 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
         if not all(are_empty):  # else reading them says so
             empty = [file.name for file, is_empty in zip(files, are_empty, strict=True) if is_empty]
             files = [file for file, is_empty in zip(files, are_empty, strict=True) if not is_empty]
-        if data.unreadable == "stop":
+        if not skip:
             for file in files:
                 file.check()
         parts = [*files]
