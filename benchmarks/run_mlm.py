@@ -1,18 +1,20 @@
 """What `crammed adapt` competes with: an encoder trained further as `run_mlm` of transformers does.
 
     python benchmarks/run_mlm.py MODEL CORPUS --out DIR --seconds 300
-        [--rate 5e-5] [--batch 8] [--seed 0] [--bf16]
+        [--pace 4] [--rate 5e-5] [--batch 8] [--seed 0] [--bf16]
 
 It reads the rows of a corpus that `crammed adapt` has prepared with the model's own tokenizer,
 writes a Hugging Face folder, and prints one JSON object. What the script of transformers does by
 default stays: 15 % masks drawn anew by `DataCollatorForLanguageModeling`, logits of all positions,
 AdamW with a rate of 5e-5 that decays linearly, 8 rows per update, gradients clipped at 1. Here the
-rate follows the clock, from the first batch to the last update.
+rate follows the clock, from the first batch to the last update; with `--pace`, as many updates a
+second as an idle machine makes, it follows the updates.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import resource
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,6 +38,7 @@ def main(
     corpus: Path,
     out: Annotated[Path, typer.Option()],
     seconds: Annotated[float, typer.Option(help="Time to train.")],
+    pace: Annotated[float, typer.Option(help="Updates a second, which end training.")] = 0.0,
     rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 5e-5,
     batch: Annotated[int, typer.Option(help="Rows per update.")] = 8,
     heldout_rows: Annotated[int, typer.Option(help="As data.heldout_rows.")] = 2000,
@@ -46,7 +49,7 @@ def main(
     torch.manual_seed(seed)
     opened, tokenizer = Corpus(corpus), AutoTokenizer.from_pretrained(model)
     encoder = AutoModelForMaskedLM.from_pretrained(model)
-    clock = Clock(seconds, 0, LinearToZero())
+    clock = Clock(seconds, math.ceil(pace * seconds), LinearToZero())
     masks = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
 
     def collate(rows: Any) -> Any:

@@ -76,7 +76,9 @@ def test_the_other_verbs_on_a_finished_run(
     assert shown.returncode == 0
     assert "vocabulary" in shown.stdout
     assert "row 2" in shown.stdout
-    assert "match" in crammed("data", "verify", run / "corpus").stdout
+    verified = crammed("data", "verify", run / "corpus")
+    assert verified.returncode == 0, verified.stderr
+    assert "is intact" in verified.stdout
 
     evaluated = crammed(
         "evaluate",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 from unittest.mock import create_autospec
@@ -140,8 +141,11 @@ def test_the_command_prints_the_score(tmp_path: Path, model: Path, suite: Path) 
         *("--device", "cpu"),
     )
     assert done.returncode == 0, done.stderr
-    assert "agreement" in done.stdout
-    assert "24" in done.stdout
+    scores = json.loads((tmp_path / "scores" / "scores.json").read_text())["suites"]["mine"]
+    median = scores["tasks"]["agreement"]["median"]
+    (line,) = (line for line in done.stdout.splitlines() if line.split()[:1] == ["agreement"])
+    assert line.split()[2] == f"{median:.1f}"
+    assert line.split()[-1] == "24"
 
 
 def rows(groups: list[str]) -> Rows:

@@ -183,7 +183,9 @@ def test_a_run_that_was_stopped_ends_where_it_would_have(
 def test_text_for_less_than_an_update_is_refused(
     tmp_path: Path, corpus: Corpus, cpu: Device
 ) -> None:
-    with pytest.raises(InputError, match=r"8 rows reads more .* than budget\.most_epochs allows"):
+    with pytest.raises(
+        InputError, match=r"8 rows would read .* more often than budget\.most_epochs allows"
+    ):
         weights(of_text("1h", 1e-6), corpus, tmp_path / "run", cpu)
 
 

@@ -16,6 +16,7 @@ from crammed.errors import InputError
 from crammed.files.writing import write_json
 from crammed.rules.choosing import Asked
 from crammed.rules.recipe import ask
+from crammed.rules.sizing import with_values
 from crammed.runs.directory import RunDir, read_config
 from crammed.runs.resuming import as_begun, asked_in, default_out
 from crammed.study.result import Run
@@ -177,6 +178,18 @@ def test_words_that_only_the_former_recipe_takes(
     for place in (None, tmp_path / "new"):
         with pytest.raises(InputError, match=r"schedule\.start"):
             asked(corpus, recipe, word, out=place)
+
+
+def test_a_run_goes_on_with_a_schedule_that_no_run_may_begin_with(
+    tmp_path: Path, corpus: Corpus, recipe: Path
+) -> None:
+    word, out = "schedule.warmup=0.6", tmp_path / "old"
+    before = with_values(asked(corpus, recipe).config, {"schedule.warmup": 0.6})
+    with RunDir.open(out, before) as run:
+        run.metrics({"update": 1})
+    assert trains(corpus, recipe, out, word) == trains(corpus, recipe, out) == before
+    with pytest.raises(InputError, match=r"schedule\.falling 0\.5 are more than the whole"):
+        asked(corpus, recipe, word, out=tmp_path / "new")
 
 
 def test_a_folder_with_no_more_than_a_corpus_becomes_another_run(

@@ -14,7 +14,7 @@ from torch import Tensor
 from crammed.budget import Work
 from crammed.config import RunConfig
 from crammed.data.tokenization.tokenizer import Specials
-from crammed.machine.device import Device
+from crammed.machine.device import Device, can_compile_for_cpu
 from crammed.model.encoder import MaskedLM
 from crammed.runs.directory import RunDir
 from crammed.training.checkpoint import Checkpoints, load_checkpoint
@@ -25,6 +25,10 @@ from crammed.training.update.step import TrainStep
 from support.text import tiny
 
 SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
+needs_compiler = pytest.mark.skipif(
+    not can_compile_for_cpu(), reason="no C++ compiler or Python headers"
+)
+"""A mark of tests in which PyTorch generates code for a CPU."""
 
 
 def step_with(

@@ -169,7 +169,7 @@ def test_faults_of_a_suite_are_named(tmp_path: Path, text: str, words: str) -> N
 def test_a_suite_has_not_the_name_of_what_is_no_suite_of_tasks(tmp_path: Path, name: str) -> None:
     file = tmp_path / f"{name}.yaml"
     file.write_text("tasks: {a: {text: b, metric: f1}}")
-    with pytest.raises(InputError, match=f"{name} is built in, .*: rename the file"):
+    with pytest.raises(InputError, match=f"{name} is a built-in name: rename the suite"):
         load_suite(str(file))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,16 @@ UNNAMED = (
     "2026-11-28-tasks",
 )
 """Records with scores from before these named their source."""
+
+
+@pytest.fixture(autouse=True)
+def _git_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Git follows no settings of a person or a hook, and reads the folder whoever owns it."""
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    given = {"GLOBAL": os.devnull, "COUNT": "1", "KEY_0": "safe.directory", "VALUE_0": "*"}
+    for name, value in given.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
 
 
 def git(*words: str, given: str = "", at: Path = ROOT) -> str:

@@ -19,24 +19,25 @@ THREE_SEEDS, SEVERAL_BUDGETS = "2026-11-22-study-objective", "2026-11-23-study-m
 
 
 @pytest.fixture
-def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder like that of the project with two records."""
+def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Folders like that of the project, each with one record."""
     monkeypatch.setattr(recomputed, "DRAWS", 150)
     monkeypatch.setattr(recompute, "POINTS", 15.0)
-    for name in (THREE_SEEDS, SEVERAL_BUDGETS):
-        shutil.copytree(ROOT / "records" / name, tmp_path / "records" / name)
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "README.md").touch()
     lines = (ROOT / "docs" / "experiments.md").read_text("utf-8").split("\n")
-    own = [line for line in lines if THREE_SEEDS in line or SEVERAL_BUDGETS in line]
-    (tmp_path / "docs" / "experiments.md").write_text("\n".join(own), "utf-8")
-    return tmp_path
+    found = {name: tmp_path / name for name in (THREE_SEEDS, SEVERAL_BUDGETS)}
+    for name, folder in found.items():
+        shutil.copytree(ROOT / "records" / name, folder / "records" / name)
+        (folder / "docs").mkdir()
+        (folder / "README.md").touch()
+        own = [line for line in lines if name in line]
+        (folder / "docs" / "experiments.md").write_text("\n".join(own), "utf-8")
+    return found
 
 
-def test_a_planted_wrong_number_is_found(copy: Path) -> None:
-    clean = recompute.check_all(copy)
-    assert clean.faults == []
-    assert clean.count > 300
+def test_a_planted_wrong_number_is_found(copies: dict[str, Path]) -> None:
+    clean = [recompute.check_all(folder) for folder in copies.values()]
+    assert [each.faults for each in clean] == [[], []]
+    assert sum(each.count for each in clean) > 300
     wrong: list[tuple[str, str, str, str]] = [
         (THREE_SEEDS, "5.181 ± 0.049", "5.182 ± 0.049", "all-mask: held-out loss at 15 %"),
         (THREE_SEEDS, "± 0.049", "± 0.048", "all-mask: held-out loss at 15 %"),
@@ -51,18 +52,19 @@ def test_a_planted_wrong_number_is_found(copy: Path) -> None:
         (SEVERAL_BUDGETS, "types: leads only", "types: no leads", "types are leads"),
     ]
     for name, old, new, fault in wrong:
-        page = copy / "records" / name / "README.md"
+        page = copies[name] / "records" / name / "README.md"
         text = page.read_text("utf-8")
         before, mark, after = text.rpartition(old) if "C^" in old else text.partition(old)
         assert mark
         page.write_text(before + new + after, "utf-8")
-        found = recompute.check_all(copy).faults
+        found = recompute.check_all(copies[name]).faults
         assert len(found) == 1
         assert fault in found[0]
         page.write_text(text, "utf-8")
 
 
-def test_a_planted_wrong_verdict_is_found(copy: Path) -> None:
+def test_a_planted_wrong_verdict_is_found(copies: dict[str, Path]) -> None:
+    copy = copies[THREE_SEEDS]
     page = copy / "docs" / "experiments.md"
     text = page.read_text("utf-8").replace("2 no difference", "1 worse, 1 no")
     page.write_text(text, "utf-8")
