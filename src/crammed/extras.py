@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from functools import cache
+from importlib import import_module, metadata
 from typing import Any
 
 from crammed.errors import InputError, first_line
+
+
+@cache
+def version_of(package: str) -> str | None:
+    """The version of an installed package; None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def import_extra(library: str, extra: str, user: str, otherwise: str = "") -> Any:

@@ -138,7 +138,7 @@ def test_our_own_models_need_no_trust_and_altered_code_is_refused(
     result = adapt(folder, text_file, tmp_path / "run", *tasks, budget="2updates")
     assert result["export"]["format"] == "CrammedForMaskedLM"
     assert result["export"]["logit_difference"] < 1e-5
-    assert [*result["tasks"]] == ["docs-order"]
+    assert 0.0 <= result["tasks"]["docs-order"]["median"] <= 100.0  # it has no score if it failed
     assert "trust_remote_code=True" in next_line(result)[1]
     assert Original.find(str(tmp_path / "run")).ours
     one, other = (

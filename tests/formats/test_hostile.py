@@ -27,11 +27,7 @@ CONTENT = {
     **MARKUP,
 }
 OPTIONS = (ReadOptions(), ReadOptions(text_field="a.b", where={"n": ("1", "2")}))
-# For each format. The same ones again would find little more: `make test-all` draws many anew.
-MANY = settings(
-    max_examples=40 if settings().derandomize else 150,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+MANY = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def _read(file: Path) -> None:

@@ -17,7 +17,7 @@ from crammed.optim.muon import Muon, orthogonalise
 from crammed.planning.oncard import MUON_LAUNCHES
 from support.launches import Launches
 from support.text import tiny
-from support.variants import VARIANTS, configuration, random_model, some_ids
+from support.variants import VARIANTS, random_model, some_ids
 
 
 def gradients(shape: tuple[int, int], steps: int, seed: int = 0) -> list[torch.Tensor]:
@@ -165,26 +165,8 @@ def test_queries_keys_and_values_are_three_matrices() -> None:
     assert moved.max() < 1.3 * moved.min()
 
 
-WHOLE = ("adamw", "muon")
-FEW = [
-    configuration(dropout=0.0),
-    configuration(dropout=0.0, norm="post"),
-    configuration(dropout=0.0, pool_at=(1,), layers=3, unpooled_layers=1),
-]
-# The other optimizers treat all matrices alike, and all vectors, whatever model these are in.
-CASES = [
-    pytest.param(
-        variant.values[0],
-        name,
-        id=f"{variant.id}-{name}",
-        marks=() if name in WHOLE or variant.values[0] in FEW else pytest.mark.long,
-    )
-    for variant in VARIANTS
-    for name in kinds_of(RunConfig)["optim"].kinds
-]
-
-
-@pytest.mark.parametrize(("config", "name"), CASES)
+@pytest.mark.parametrize("name", kinds_of(RunConfig)["optim"].kinds)
+@pytest.mark.parametrize("config", VARIANTS)
 def test_every_parameter_is_trained_once_and_decays_as_it_should(
     config: ModelConfig, name: str
 ) -> None:

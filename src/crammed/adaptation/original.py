@@ -74,7 +74,7 @@ class Original:
         model_files(folder)  # refuses what must not be opened
         ours = comes_with_our_code(folder)
         _refuse_other_kinds(name, folder, trust=ours)
-        backbone = HuggingFaceBackbone(name, folder, trust_remote_code=ours)
+        backbone = HuggingFaceBackbone(name, folder, trust_remote_code=False)
         if backbone.mask is None or backbone.sep is None:
             raise InputError(
                 f"the tokenizer of {name} has no mask token or no separator, so there is nothing "
@@ -277,7 +277,7 @@ class Original:
         """
         device = next(model.parameters()).device
         with importable(folder) as place:
-            saved: Any = HuggingFaceBackbone(self.name, place, trust_remote_code=self.ours)
+            saved: Any = HuggingFaceBackbone(self.name, place, trust_remote_code=False)
             other = saved.masked_lm(device)
         length = min(32, self.backbone.max_length)
         specials = Specials.of(self.tokenizer)

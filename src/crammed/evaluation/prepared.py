@@ -49,15 +49,12 @@ class PreparedTask:
         scored = {task.numbers[name].key: rows for name, rows in data.scored.items()}
         for words in left_out(task, data.scored, data.train):
             yield f"{task.name}: {words}"
-        known = {split: rows.known_from(data.train) for split, rows in scored.items()}
-        if task.folds:
-            parts = [*parts_of(data)]
-            known = dict.fromkeys(scored, sum(each.rows.known_from(each.train) for each in parts))
         for split, rows in scored.items():
-            if known[split]:
+            pairs = [(part.rows, part.train) for part in parts_of(data)] or [(rows, data.train)]
+            if known := sum(some.known_from(train) for some, train in pairs):
                 yield (
-                    f"{task.name}: {known[split]:,} of {counted(len(rows), 'row')} of {split} have "
-                    "the same text as a training row, so they say nothing about new text"
+                    f"{task.name}: {known:,} of {counted(len(rows), 'row')} of {split} have the "
+                    "same text as a training row, so they say nothing about new text"
                 )
         folded = ["".join(label.lower().split()) for label in data.labels]
         times = Counter(folded)

@@ -147,17 +147,18 @@ def _judged(
     name = next(iter(data.scored))
     task = predictor.description.task
     outputs = predictor.outputs(data.scored[name])
-    wanted = read_outputs(Path(result["folder"]), suite.name, task.name, result["seed"])[name]
-    own = wanted
-    if (loaded := load_arrays(retrained)) is not None:
-        own = loaded[0][name]
-    difference = float(np.abs(outputs - own).max())
-    if not difference <= TOLERANCE * max(1.0, float(np.abs(own).max())):
+    loaded = load_arrays(retrained)
+    assert loaded is not None, "it was written with the weights"
+    judged = loaded[0][name]
+    difference = float(np.abs(outputs - judged).max())
+    if not difference <= TOLERANCE * max(1.0, float(np.abs(judged).max())):
         raise CrammedError(
             f"the saved model's outputs differ by {difference:.3g} from those before saving: "
             "the model was discarded"
         )
-    # With folds, the model has seen the rows. Without, a GPU draws and rounds otherwise for models
-    # fine-tuned side by side, so that the kept one is not quite the one that was scored.
-    judged = wanted if task.folds else own
+    # The kept model is not quite the one that was scored on a GPU, which draws and rounds otherwise
+    # for models fine-tuned side by side; with folds, it has seen the rows, and others are judged.
+    if task.folds:
+        place = Path(result["folder"])
+        judged = read_outputs(place, suite.name, task.name, result["seed"])[name]
     return Judged(task, predictor.description.labels, name, data.scored[name], judged)

@@ -8,11 +8,11 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import crammed
+from crammed.extras import version_of
 
 
 def environment() -> dict[str, Any]:
@@ -25,17 +25,10 @@ def environment() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "cores": os.cpu_count(),
-        "packages": {name: v for name in packages if (v := _version(name)) is not None},
+        "packages": {name: v for name in packages if (v := version_of(name)) is not None},
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "time_zone": time.tzname[0],
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _commit() -> str | None:

@@ -110,7 +110,7 @@ def test_text_is_extracted_again_by_another_version(
     for _ in range(2):
         read_source(file, tmp_path / "work")
     assert len(cleaning.names) == 1
-    monkeypatch.setattr(part, "_version", lambda library: "99")
+    monkeypatch.setattr(part, "version_of", lambda library: "99")
     read_source(file, tmp_path / "work")
     assert len(cleaning.names) == times
 

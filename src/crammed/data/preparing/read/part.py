@@ -8,12 +8,11 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
 from crammed.errors import InputError
+from crammed.extras import version_of
 from crammed.files.hashes import sha256
 from crammed.files.regular import open_to_read
 from crammed.formats.blocks import LineBlock
@@ -132,7 +131,7 @@ class FilePart:
     @property
     def read_by(self) -> list[str]:
         """The libraries on which its text depends, and their versions."""
-        return [f"{name} {_version(name)}" for name in _READ_BY.get(self.format, ())]
+        return [f"{name} {version_of(name)}" for name in _READ_BY.get(self.format, ())]
 
     @property
     def is_binary(self) -> bool:
@@ -196,10 +195,3 @@ class FilePart:
                 "out for it"
             )
         return found
-
-
-@cache
-def _version(library: str) -> str | None:
-    with suppress(metadata.PackageNotFoundError):
-        return metadata.version(library)
-    return None
