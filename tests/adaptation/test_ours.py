@@ -49,19 +49,30 @@ def changed(folder: Path, **values: Any) -> Original:
     return Original.find(str(folder))
 
 
-@pytest.mark.parametrize("kind", ["bert", "crammed", "crammed-2022"])
+@pytest.mark.parametrize(
+    ("kind", "loss"),
+    [
+        ("bert", "cross-entropy"),
+        ("bert", "balanced"),
+        ("crammed", "cross-entropy"),
+        ("crammed-2022", "cross-entropy"),
+    ],
+)
 def test_an_update_is_that_of_the_model_of_transformers(
-    tmp_path: Path, text_file: Path, corpus: Corpus, cpu: Device, kind: str
+    tmp_path: Path, text_file: Path, corpus: Corpus, cpu: Device, kind: str, loss: str
 ) -> None:
     original = Original.find(str(saved(tmp_path / "model", kind, corpus)))
     fixed = {"data": {"sources": [str(text_file)]}}
-    config = ask_for(original, [*SMALL, "model.dropout=0", "optim.lr=1e-3"], fixed).config
+    words = [*SMALL, "model.dropout=0", "optim.lr=1e-3", f"loss.name={loss}"]
+    config = ask_for(original, words, fixed).config
     tokenizer = original.tokenizer_config(tmp_path / "tokenizer", config.tokenizer)
     text = prepare(config.data, tokenizer, tmp_path / "corpus", SILENT)
     parts = dataclasses.replace(cpu, microbatch_rows=3)  # updates of two unequal parts
     ours = Adaptation(original).build(config, text, parts)
     assert isinstance(ours.model, MaskedLM)
     theirs = step_of(original.model(config), config, text, parts)
+    for step in (ours, theirs):
+        assert (step.objective.weights is None) == (loss != "balanced")
     rows = torch.from_numpy(text.read(torch.arange(4).numpy()))
     for number in range(2):
         for step in (ours, theirs):

@@ -15,7 +15,7 @@ from crammed.model.encoder import products_of
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import SILENT
 from crammed.training.loop import pretrain
-from crammed.training.update.build import new_model
+from crammed.training.update.build import build_for, new_model
 from support.text import tiny
 
 
@@ -42,6 +42,17 @@ def test_biases_may_begin_at_the_frequencies_of_the_corpus(
     assert usual.pop("decoder_bias").count_nonzero() == 0
     for name, parameter in usual.items():  # random draws are those of any other model
         torch.testing.assert_close(found[name], parameter, rtol=0.0, atol=1e-20)
+
+
+def test_a_balanced_loss_takes_its_weights_from_the_corpus(corpus: Corpus, cpu: Device) -> None:
+    step = build_for(tiny("crammed", "loss.name=balanced", "loss.power=0.25"), corpus, cpu)
+    weights = step.objective.weights
+    assert weights is not None
+    counts = torch.from_numpy(corpus.token_counts())
+    frequent, rare = int(counts.argmax()), int(counts.argmin())
+    expected = ((counts[frequent] + 1) / (counts[rare] + 1)) ** 0.25
+    assert (weights[rare] / weights[frequent]).item() == pytest.approx(expected.item(), rel=1e-4)
+    assert build_for(tiny("crammed"), corpus, cpu).objective.weights is None
 
 
 @pytest.mark.parametrize("recipe", ["crammed", "crammed-2022"])

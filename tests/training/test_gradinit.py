@@ -138,6 +138,7 @@ def test_the_objective_falls(bound: float) -> None:
         "objective.name=electra",
         "loss.name=incorrect-only",
         "loss.name=focal",
+        "loss.name=balanced",
         "model.norm_kind=rms model.norm_bias=false",
         "model.dropout=0.1 train.attention=document",
         "train.drop_tokens=0.5 model.layers=3",

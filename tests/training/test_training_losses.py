@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from crammed.config import RunConfig
 from crammed.config.kinds import kinds_of
+from crammed.config.losses import BalancedConfig
 from crammed.machine.device import Device
 from crammed.training.update.build import build
-from crammed.training.update.losses import LOSSES, distance
+from crammed.training.update.losses import LOSSES, distance, summed_loss, target_weights
 from support.steps import SPECIALS, rows_of, update_of
 from support.text import tiny
 
@@ -64,6 +68,34 @@ def test_equals_its_twin(
     )
 
 
+@given(st.lists(st.integers(1, 10**6), min_size=2, max_size=20), st.floats(0.01, 1.0))
+def test_weights_fall_with_frequency_and_are_1_on_average_over_the_text(
+    counts: list[int], power: float
+) -> None:
+    shares = torch.tensor(counts, dtype=torch.float64) / sum(counts)
+    weights = target_weights(shares.log(), power)
+    assert (shares * weights).sum().item() == pytest.approx(1.0)
+    for one, other in itertools.pairwise(range(len(counts))):
+        ratio = (counts[other] / counts[one]) ** power
+        assert (weights[one] / weights[other]).item() == pytest.approx(ratio)
+
+
+def test_the_balanced_loss_equals_its_twin() -> None:
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.randn((9, 6), dtype=torch.float64, generator=draw)
+    labels = torch.tensor([0, 1, 2, 3, 4, 5, 0, 1, 1])
+    weights = torch.tensor([0.1, 0.5, 1.0, 1.5, 2.0, 3.0], dtype=torch.float64)
+    config = tiny("crammed", "loss.name=balanced")
+    pairs = list(zip(logits.tolist(), labels.tolist(), strict=True))
+    for each, twin in ((weights, lambda y: weights[y].item()), (None, lambda y: 1.0)):
+        expected = sum(twin(y) * negative_log(x, y) for x, y in pairs)
+        assert summed_loss(logits, labels, config, each).item() == pytest.approx(expected)
+    z_loss = tiny("crammed", "loss.name=balanced", "masking.z_loss=0.1")
+    with_it = summed_loss(logits, labels, z_loss, weights).item()
+    without = summed_loss(logits, labels, config, weights).item()
+    assert with_it - without == pytest.approx(0.1 * logits.logsumexp(-1).square().sum().item())
+
+
 @pytest.mark.parametrize("gamma", [0.5, 2.0])
 def test_a_certain_prediction_has_hardly_a_focal_gradient(gamma: float) -> None:
     logits = torch.tensor([[60.0, 0.0]], requires_grad=True)
@@ -87,12 +119,15 @@ def test_the_distance_moves_the_hidden_states_alone() -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_model_learns_by_it_and_every_option_changes_something(name: str, cpu: Device) -> None:
-    changes = [f"loss.{key}=0.5" for key in KINDS[name].model_fields if key != "name"]
+    changes = [f"loss.{key}=0.4" for key in KINDS[name].model_fields if key != "name"]
     found = []
     for words in ((), *((change,) for change in changes)):
         plain = ("model.decoder_bias=false", "model.decoder_bias_start=zero")
         config = tiny("crammed", f"loss.name={name}", *plain, *words)
         step = build(config, 256, SPECIALS, cpu)
+        if isinstance(config.loss, BalancedConfig):
+            shares = torch.linspace(1.0, 2.0, 256).log_softmax(-1)
+            step.objective.weights = target_weights(shares, config.loss.power)
         losses = []
         for _ in range(8):
             losses.append(step.gradients(rows_of(8), update_of(8)).item())
@@ -103,4 +138,4 @@ def test_a_model_learns_by_it_and_every_option_changes_something(name: str, cpu:
 
 
 def test_losses_are_those_that_can_be_named() -> None:
-    assert KINDS.keys() == LOSSES.keys() | {"embedding"}
+    assert KINDS.keys() == LOSSES.keys() | {"balanced", "embedding"}

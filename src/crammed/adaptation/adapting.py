@@ -34,7 +34,7 @@ from crammed.runs.directory import RunDir
 from crammed.runs.logs import read_events
 from crammed.runs.summary import Training
 from crammed.terminal.progress import Progress
-from crammed.training.update.build import step_of, word_beginnings
+from crammed.training.update.build import step_of, weighed, word_beginnings
 from crammed.training.update.step import TrainStep
 
 RECIPE = str(resources.files("crammed") / "adaptation" / "adapt.yaml")
@@ -151,7 +151,8 @@ class Adaptation:
             return objective.step_of(self.original.model(config), config, corpus, device)
         begins = word_beginnings(config, corpus, device.torch)
         specials = Specials.of(corpus.tokenizer)
-        return step_of(own.to(device.torch), config, specials, device, begins)
+        step = step_of(own.to(device.torch), config, specials, device, begins)
+        return weighed(step, config, corpus, device.torch)
 
     def announce(self, config: RunConfig, device: Device, progress: Progress) -> None:
         """Log what is about to be trained."""

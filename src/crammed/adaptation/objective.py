@@ -13,7 +13,7 @@ from crammed.evaluation.backbones.huggingface import HuggingFaceMaskedLM
 from crammed.machine.device import Device
 from crammed.optim.build import optimizer_of
 from crammed.optim.parameters import Parameters
-from crammed.training.update.build import word_beginnings
+from crammed.training.update.build import weighed, word_beginnings
 from crammed.training.update.losses import summed_loss
 from crammed.training.update.precision import Leaves
 from crammed.training.update.step import TrainStep
@@ -35,6 +35,7 @@ class MaskedTokensOfAnother:
         begins: Beginnings | None = None,
     ) -> None:
         self.leaves = Leaves(model)
+        self.weights: Tensor | None = None
         self._model = model
         self._config = config
         self._dtype, self._kind = device.dtype, device.torch.type
@@ -54,7 +55,7 @@ class MaskedTokensOfAnother:
         with torch.autocast(self._kind, self._dtype, enabled=self._dtype != torch.float32):
             logits = self._model(masked.ids, masked.positions)
         logits = logits.flatten(0, 1).float()
-        return summed_loss(logits, masked.labels.flatten(), self._config)
+        return summed_loss(logits, masked.labels.flatten(), self._config, self.weights)
 
 
 def step_of(
@@ -67,7 +68,8 @@ def step_of(
     begins = word_beginnings(config, corpus, device.torch)
     objective = MaskedTokensOfAnother(model, config, specials, corpus.vocab_size, device, begins)
     parameters = parameters_of(model, config.optim.embedding_lr)
-    return TrainStep(model, objective, optimizer_of(parameters, config.optim), config, device)
+    step = TrainStep(model, objective, optimizer_of(parameters, config.optim), config, device)
+    return weighed(step, config, corpus, device.torch)
 
 
 def _freeze_unused(model: nn.Module) -> None:

@@ -35,6 +35,15 @@ class FocalConfig(LossConfig):
     gamma: PositiveFloat = 2.0
 
 
+class BalancedConfig(LossConfig):
+    """Cross-entropy that counts frequent tokens less."""
+
+    name: Literal["balanced"] = "balanced"
+    power: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+    """A token weighs its share of the corpus to the power of minus this; 1 makes all tokens of the
+    vocabulary weigh the same in total."""
+
+
 class IncorrectOnlyConfig(LossConfig):
     """Cross-entropy of the predictions whose most probable token is another."""
 
@@ -74,6 +83,7 @@ class EmbeddingConfig(LossConfig):
 Loss = Annotated[
     CrossEntropyConfig
     | FocalConfig
+    | BalancedConfig
     | IncorrectOnlyConfig
     | SquaredConfig
     | AbsoluteConfig

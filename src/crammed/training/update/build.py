@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from crammed.config import RunConfig
+from crammed.config.losses import BalancedConfig
 from crammed.data.collocations import MOST_TOKENS, collocations_of
 from crammed.data.corpus import Corpus, RowStream
 from crammed.data.masking import Beginnings
@@ -18,6 +19,7 @@ from crammed.model.encoder import MaskedLM, initialise
 from crammed.model.matrices import start_matrices
 from crammed.optim.build import build_optimizer
 from crammed.training.update.growth import Growth
+from crammed.training.update.losses import target_weights
 from crammed.training.update.memory import refuse_too_large
 from crammed.training.update.objectives import OBJECTIVES
 from crammed.training.update.step import TrainStep
@@ -96,6 +98,14 @@ def word_beginnings(config: RunConfig, corpus: Corpus, device: torch.device) -> 
     return collocations_of(rows, begins, Specials.of(corpus.tokenizer).ids).on(device)
 
 
+def weighed(step: TrainStep, config: RunConfig, corpus: Corpus, device: torch.device) -> TrainStep:
+    """The step, whose loss takes the weights of tokens from the corpus if it needs them."""
+    if isinstance(config.loss, BalancedConfig):
+        shares = torch.from_numpy(log_frequencies(corpus.token_counts()))
+        step.objective.weights = target_weights(shares, config.loss.power).float().to(device)
+    return step
+
+
 def build_for(config: RunConfig, corpus: Corpus, device: Device) -> TrainStep:
     """As `build`, with the parameters that are set from the corpus before training.
 
@@ -111,4 +121,4 @@ def build_for(config: RunConfig, corpus: Corpus, device: Device) -> TrainStep:
             for name, parameter in step.model.named_parameters():
                 if name.endswith("decoder_bias"):
                     parameter.copy_(start)
-    return step
+    return weighed(step, config, corpus, device.torch)

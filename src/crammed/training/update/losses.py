@@ -53,12 +53,32 @@ LOSSES: dict[str, Callable[[Tensor, Tensor, Any], Tensor]] = {
     "squared": _squared,
     "absolute": _absolute,
 }
-"""Losses by their name in `Loss`; `embedding` has no logits."""
+"""Losses by their name in `Loss`, but for `balanced`, which takes weights, and `embedding`, which
+has no logits."""
 
 
-def summed_loss(logits: Tensor, labels: Tensor, config: RunConfig) -> Tensor:
-    """The configured loss, with the z-loss if there is one."""
-    loss = LOSSES[config.loss.name](logits, labels, config.loss)
+def target_weights(log_shares: Tensor, power: float) -> Tensor:
+    """What each token of the vocabulary weighs in `balanced`, [V]; 1 on average over the text.
+
+    Args:
+        log_shares: [V] natural logarithms of the tokens' shares of the text.
+    """
+    weights = (-power * log_shares).exp()
+    return weights / (log_shares.exp() * weights).sum()
+
+
+def summed_loss(
+    logits: Tensor, labels: Tensor, config: RunConfig, weights: Tensor | None = None
+) -> Tensor:
+    """The configured loss, with the z-loss if there is one.
+
+    Args:
+        weights: `target_weights` for `balanced`; None counts all tokens alike.
+    """
+    if config.loss.name == "balanced":
+        loss = F.cross_entropy(logits, labels, weights, reduction="sum")
+    else:
+        loss = LOSSES[config.loss.name](logits, labels, config.loss)
     if weight := config.masking.z_loss:
         loss = loss + weight * logits.logsumexp(-1).square().sum()
     return loss

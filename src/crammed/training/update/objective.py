@@ -31,6 +31,8 @@ class Objective(Protocol):
 
     leaves: Leaves
     """What its losses are differentiated by."""
+    weights: Tensor | None
+    """`target_weights` of its loss, if it has any."""
 
     def recompute(self) -> None:
         """Make the model recompute its activations for the gradients from now on."""
@@ -89,6 +91,7 @@ class MaskedTokens:
             for encoder in encoders_of(self.copy):
                 encoder.keep_tables(length)
         self.leaves = Leaves(self.copy, decoder=self.reorders)
+        self.weights: Tensor | None = None
         self._by_document = config.train.attention == "document"
         self._sep = specials.sep
         self._mask = Masker.of(config, specials, vocabulary, device.torch, begins)
@@ -147,4 +150,4 @@ class MaskedTokens:
         if self._config.loss.name == "embedding":
             return distance(model.read(hidden).flatten(0, 1), model.table(), labels)
         logits = model.decode(hidden, self.leaves.decoder).flatten(0, 1)
-        return summed_loss(logits.float(), labels, self._config)
+        return summed_loss(logits.float(), labels, self._config, self.weights)
