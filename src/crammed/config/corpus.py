@@ -33,7 +33,9 @@ FileFormat = Literal[
 ]
 FieldName = Annotated[str, BeforeValidator(lambda name: str(name) if type(name) is int else name)]
 """The field of a record, or a column by its name or number."""
-Ordering = Literal["sentence-length", "common-first", "rare-first", "word-length", "fragments"]
+Ordering = Literal[
+    "sentence-length", "common-first", "rare-first", "word-length", "fragments", "long-documents"
+]
 
 
 class SourceConfig(Section):
@@ -211,8 +213,9 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _fragments_need_sep(self) -> DataConfig:
-        if "fragments" in self.orders and not self.sep:
-            raise ValueError("the order fragments counts [SEP]: it needs data.sep: true")
+        for name in ("fragments", "long-documents"):
+            if name in self.orders and not self.sep:
+                raise ValueError(f"the order {name} counts [SEP]: it needs data.sep: true")
         return self
 
     @field_validator("sources", mode="before")

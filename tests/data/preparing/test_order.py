@@ -50,6 +50,7 @@ def test_sentence_length_counts_full_stops() -> None:
 def test_fragments_counts_separators() -> None:
     rows = [ids("the", "[SEP]", "."), ids("[SEP]", "a", "[SEP]"), ids("[CLS]", "a", ".")]
     assert scores("fragments", rows) == [-1, -2, 0]
+    assert scores("long-documents", rows) == [1, 2, 0]
 
 
 @given(ROWS)

@@ -68,6 +68,7 @@ def test_what_needs_sep_is_refused_without_it() -> None:
     for word, said in (
         ("train.attention=document", r"needs data\.sep=true"),
         ("data.orders=[fragments]", "fragments counts"),
+        ("data.orders=[long-documents]", "long-documents counts"),
     ):
         with pytest.raises(InputError, match=said):
             tiny("crammed", "data.sep=false", word)

@@ -1,9 +1,10 @@
-"""Orders of the rows, from easy to hard or the reverse (Geiping and Goldstein 2022, section 4.4).
+"""Orders of the rows, most of them those of Geiping and Goldstein 2022, section 4.4.
 
 A row's score is a sum of integers, one for each token; the lowest score comes first:
 
 sentence-length  most "." tokens first, and so the shortest sentences
 fragments        most [SEP] tokens first, and so the shortest documents
+long-documents   fewest [SEP] tokens first, and so the longest documents
 common-first     highest mean log2 probability of the tokens first, by add-one smoothed counts
 rare-first       lowest mean log2 probability first
 word-length      shortest decoded text first
@@ -44,8 +45,9 @@ def token_values(
     Raises:
         InputError: the tokenizer has no token for the full stop.
     """
-    if name == "fragments":
-        return _minus_one_at(np.arange(len(counts)) == Specials.of(tokenizer).sep)
+    if name in ("fragments", "long-documents"):
+        each = _minus_one_at(np.arange(len(counts)) == Specials.of(tokenizer).sep)
+        return each if name == "fragments" else -each
     if name == "sentence-length":
         stops = np.array([surface.strip() == "." for surface in _surfaces(tokenizer, len(counts))])
         if not stops.any():
