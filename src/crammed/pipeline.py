@@ -14,7 +14,7 @@ from crammed.config import FinetuneConfig, TokenizerConfig
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.demo_tasks import write_tasks
 from crammed.data.preparing.driver import prepare
-from crammed.data.preparing.manifest import changed_files
+from crammed.data.preparing.manifest import unchanged
 from crammed.data.preparing.read.source import open_sources
 from crammed.data.preparing.workfolder import remove_left_overs
 from crammed.data.tokenization.named import given_vocabulary
@@ -218,12 +218,7 @@ def _corpus_of(
     path, config = run.path / "corpus", run.config
     if (path / "manifest.json").exists():
         remove_left_overs(path)
-        corpus = Corpus(path)
-        if changed := changed_files(corpus, config.data):
-            raise InputError(
-                f"{', '.join(changed)} changed since {path} was prepared: choose another --out"
-            )
-        return corpus
+        return unchanged(Corpus(path), config.data)
     tokenizer = config.tokenizer
     if adaptation is not None:
         tokenizer = adaptation.original.tokenizer_config(run.path / "tokenizer", tokenizer)

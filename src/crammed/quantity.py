@@ -8,14 +8,8 @@ def quantity(value: float | None, unit: str = "") -> str:
     if value is None:
         return "unknown"
     value = float(f"{value:.3g}")  # before the prefix is chosen, so that 999,999 is 1 M
-    for factor, letter in (
-        (1e18, "E"),
-        (1e15, "P"),
-        (1e12, "T"),
-        (1e9, "G"),
-        (1e6, "M"),
-        (1e3, "k"),
-    ):
+    steps = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+    for factor, letter in steps:
         if abs(value) >= factor:
             return f"{value / factor:.3g} {letter}{unit}"
     return f"{value:.3g} {unit}".rstrip()

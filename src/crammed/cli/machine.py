@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,14 +50,12 @@ def recipes(
 
 def _costs(config: RunConfig) -> dict[str, Any]:
     """Parameters, and training FLOPs per token."""
-    from crammed.data.masking import predicted_positions
-    from crammed.model.count import parameters, run_flops_per_token
+    from crammed.model.count import parameters
+    from crammed.rules.sizing import flops_per_token
 
-    vocab, length = config.tokenizer.vocab_size, config.data.row_length
-    predicted = predicted_positions(config.masking.rate, length)
     return {
-        "parameters": parameters(config.model, vocab),
-        "train_flops_per_token": run_flops_per_token(config, vocab, predicted),
+        "parameters": parameters(config.model, config.tokenizer.vocab_size),
+        "train_flops_per_token": flops_per_token(config),
     }
 
 
@@ -81,7 +80,7 @@ def runs(
 
     found = list_runs(folder)
     if as_json:
-        print_result({"runs": [each.json() for each in found]}, as_json, [])
+        print_result({"runs": [asdict(each) for each in found]}, as_json, [])
         return
     table = new_table()
     for name in ("run", "recipe", "budget", "state", "held-out loss", "scores"):

@@ -108,13 +108,11 @@ def subsection(section: Any, name: str) -> Any:
         kinds = (fields[name].annotation, *get_args(fields[name].annotation))
     else:
         return None
-    holders = [k for k in kinds if get_origin(k) in (dict, tuple) and _holds_sections(k)]
+    holders = [
+        k for k in kinds if get_origin(k) in (dict, tuple) and any(map(is_section, get_args(k)))
+    ]
     found = holders or [k for k in kinds if is_section(k)]
     return found[0] if len(found) == 1 else None
-
-
-def _holds_sections(kind: Any) -> bool:
-    return any(map(is_section, get_args(kind)))
 
 
 def is_section(kind: Any) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import MappingProxyType
@@ -68,12 +70,17 @@ _MOST_SHOWN = 80
 
 
 def load_yaml(text: str) -> Any:
-    """The value of a YAML text.
+    """The value of a YAML text, which is parsed once, however often a study asks for it.
 
     Raises:
         ValueError: it is not valid YAML, or holds more than `MOST_NODES` keys and values with its
             aliases written out, in one line that says why.
     """
+    return copy.deepcopy(_parsed(text))
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> Any:
     try:
         loader = Loader(text)
         node = loader.get_single_node()

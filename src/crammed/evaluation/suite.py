@@ -14,12 +14,7 @@ from crammed.errors import InputError, TaskFailed
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.finetuning.engine import Numerics
-from crammed.evaluation.finetuning.jobs import (
-    FinetuneJob,
-    FinetuneSetup,
-    run_jobs,
-    usual_threads,
-)
+from crammed.evaluation.finetuning.jobs import FinetuneJob, FinetuneSetup, run_jobs, usual_threads
 from crammed.evaluation.finetuning.task import FinetuneTask, SplitWriter
 from crammed.evaluation.finetuning.vectors import COMPARED
 from crammed.evaluation.folder import EvaluationFolder, outputs_file, submission_key

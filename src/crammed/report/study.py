@@ -29,7 +29,7 @@ from crammed.study.findings.statistics import (
     decidable_text,
     require_statistics,
 )
-from crammed.study.result import RESULT, Run, StudyResult, read_result, run_folder
+from crammed.study.result import RESULT, Run, StudyResult, means_of, read_result, run_folder
 from crammed.study.spec.arms import merged
 from crammed.study.spec.budgets import at
 from crammed.terminal.progress import SILENT, Progress
@@ -198,18 +198,13 @@ def _ticks(limit: float) -> list[tuple[float, int]]:
 
 def _costs(study: StudyResult) -> Json:
     """Means over the seeds of each arm; a cost that no arm has recorded gets no column."""
-    known = {
-        name: {arm: entry.values_of(name) for arm, entry in study.arms.items()} for name in COSTS
-    }
-    columns = [name for name, arms in known.items() if any(arms.values())]
+    found = {name: means for name in COSTS if (means := means_of(study.arms, name))}
     rows = []
     for arm in study.arms:
-        if any(known[name][arm] for name in columns):
-            means = [sum(v) / len(v) if (v := known[name][arm]) else None for name in columns]
-            shown = zip(columns, means, strict=True)
-            cells = ["" if mean is None else COSTS[name][1](mean) for name, mean in shown]
+        if any(arm in means for means in found.values()):
+            cells = [COSTS[n][1](own[arm]) if arm in own else "" for n, own in found.items()]
             rows.append({"arm": arm, "cells": cells})
-    return {"titles": [COSTS[name][0] for name in columns], "rows": rows}
+    return {"titles": [COSTS[name][0] for name in found], "rows": rows}
 
 
 def _changes(study: StudyResult) -> list[Json]:

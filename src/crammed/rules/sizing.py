@@ -88,15 +88,8 @@ def head_dim(width: int, fewest: int = FEWEST_HEADS) -> int:
     return max((size for size in range(2, most + 1, 2) if width % size == 0), default=width)
 
 
-FOLLOWERS = (
-    "model.layers",
-    "model.width",
-    "model.head_dim",
-    "tokenizer.vocab_size",
-    "batch.rows",
-    "optim.lr",
-    "optim.matrix_lr",
-)
+SIZES = ("model.layers", "model.width", "model.head_dim", "tokenizer.vocab_size")
+FOLLOWERS = (*SIZES, "batch.rows", "optim.lr", "optim.matrix_lr")
 
 
 def follow_budget(
@@ -113,7 +106,8 @@ def follow_budget(
         InputError: there is no rule for a key, or no size suits the rest of the configuration.
     """
     refuse_unruled(keys)
-    config, _ = best_shape(config, keys, speed, rows)
+    if any(key in SIZES for key in keys):
+        config, _ = best_shape(config, keys, speed, rows)
     if "batch.rows" in keys:
         read = min(tokens(config, speed), config.most_tokens(rows))
         wanted = batch_tokens(read) / config.data.row_length

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,6 @@ class Listed:
     scores: Mapping[str, float] = field(default_factory=dict)
     problem: str | None = None
     adapted: bool = False
-
-    def json(self) -> dict[str, Any]:
-        """The fields, for scripts."""
-        return asdict(self)
 
     @property
     def state_text(self) -> str:

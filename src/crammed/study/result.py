@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -89,6 +91,12 @@ class Arm(Part):
     def values_of(self, measure: str) -> list[float]:
         """The values of a measure in the runs that have it."""
         return [value for run in self.runs.values() if (value := run.value(measure)) is not None]
+
+
+def means_of(arms: Mapping[str, Arm], measure: str) -> dict[str, float]:
+    """Means over the seeds of the arms that have this value."""
+    found = {arm: each.values_of(measure) for arm, each in arms.items()}
+    return {arm: statistics.fmean(values) for arm, values in found.items() if values}
 
 
 class Environment(Part):

@@ -303,12 +303,6 @@ class LeadingStep:
         self._group.send(_RELOAD)
 
 
-def reload_followers(step: TrainStep | LeadingStep) -> None:
-    """Have the followers, if there are any, go back to the newest checkpoint."""
-    if isinstance(step, LeadingStep):
-        step.reload()
-
-
 @contextmanager
 def leading(
     step: TrainStep, group: Group | None, signals: list[str]

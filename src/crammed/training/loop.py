@@ -29,7 +29,6 @@ from crammed.training.distributed import (
     LeadingStep,
     leading,
     note_processes,
-    reload_followers,
     share_start,
 )
 from crammed.training.plan import Planner
@@ -147,7 +146,8 @@ def _train_to_the_end(
             return upkeep.finish(work)  # saved to disk, because later steps may fail
         except Diverged as fault:
             work = upkeep.go_back(fault)
-            reload_followers(step)
+            if isinstance(step, LeadingStep):
+                step.reload()
 
 
 def _train(

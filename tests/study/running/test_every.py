@@ -51,7 +51,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append(f"{config.model.layers} x {config.model.width}, {config.optim.name}")
         return Measured(1e9, False)
 
-    monkeypatch.setattr("crammed.study.running.timing.training_speed", speed)
+    monkeypatch.setattr("crammed.planning.settling.training_speed", speed)
     monkeypatch.setattr("crammed.study.running.timing.HELD_OUT", 0.0)
     monkeypatch.setattr(Timing, "_starting", lambda _: 0.0)
     return asked

@@ -177,13 +177,9 @@ def _join(base: Corpus, new: Corpus, out: Path, engine: Engine) -> None:
         write_known(out, [np.concatenate([documents[0], documents[1]])])
     counts = base.token_counts(sampled=False) + new.token_counts(sampled=False)
     names: list[Ordering] = [name for name in get_args(Ordering) if name in base.orders]
+    length, tokenizer = base.row_length, base.tokenizer
     order.store(
-        out,
-        names,
-        base.row_length,
-        base.tokenizer,
-        counts,
-        lambda jobs: engine.map(order.score_file, jobs),
+        out, names, length, tokenizer, counts, lambda jobs: engine.map(order.score_file, jobs)
     )
     manifest = _manifest(base, new, counts)
     manifest["heldout"] = {**base.manifest["heldout"], **_heldout(base, new, counts)}

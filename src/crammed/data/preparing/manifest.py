@@ -214,6 +214,22 @@ def changed_files(corpus: Corpus, data: DataConfig, *, hashed: bool = True) -> l
     return changed
 
 
+def unchanged(corpus: Corpus, data: DataConfig, *, hashed: bool = True) -> Corpus:
+    """The corpus, if its text is still as it was prepared.
+
+    Args:
+        hashed: as for `changed_files`.
+
+    Raises:
+        InputError: the text has changed.
+    """
+    if changed := changed_files(corpus, data, hashed=hashed):
+        raise InputError(
+            f"{', '.join(changed)} changed since {corpus.path} was prepared: choose another --out"
+        )
+    return corpus
+
+
 def _sized(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, "bytes": part.get("bytes")}
 

@@ -20,7 +20,7 @@ import numpy as np
 from crammed.extras import import_extra
 from crammed.runs.longer import GATE
 from crammed.study.findings.moderation import Numbers, differences, holm
-from crammed.study.result import RATES, Arm, StudyResult, is_loss
+from crammed.study.result import RATES, Arm, StudyResult, is_loss, means_of
 
 LEVEL = 0.05
 """Probability that a study without any differences finds one; intervals hold with 1 - `LEVEL`."""
@@ -125,8 +125,7 @@ def on_plateau(study: StudyResult) -> list[str]:
     """
     if study.unigram is None or study.main_measure() != RATES[0]:
         return []
-    losses = {arm: each.values_of(RATES[0]) for arm, each in study.arms.items()}
-    means = {arm: statistics.fmean(each) for arm, each in losses.items() if each}
+    means = means_of(study.arms, RATES[0])
     return sorted(arm for arm, mean in means.items() if mean > study.unigram - GATE)
 
 

@@ -21,7 +21,7 @@ from crammed.study.findings.statistics import (
     decidable_text,
     on_plateau,
 )
-from crammed.study.result import RATES, StudyResult, is_loss
+from crammed.study.result import RATES, StudyResult, is_loss, means_of
 from crammed.terminal.table import Printed, add_column, new_table
 
 Json = Mapping[str, Any]
@@ -170,7 +170,7 @@ def equal_text(study: StudyResult) -> str:
 
 def _cost_text(study: StudyResult) -> str:
     """What equal tokens or updates cost."""
-    flops = _means(study, "exaflop")
+    flops = means_of(study.arms, "exaflop")
     base = flops.get(study.baseline)
     if base is None:
         return ", whatever they cost"
@@ -182,7 +182,7 @@ def _cost_text(study: StudyResult) -> str:
 
 def _early_text(study: StudyResult) -> str:
     """Which arms ended before their budget, because they had read their text."""
-    early = _means(study, "ended_at")
+    early = means_of(study.arms, "ended_at")
     if not early:
         return ""
     least, most = (f"{100 * share:.0f}" for share in (min(early.values()), max(early.values())))
@@ -191,12 +191,6 @@ def _early_text(study: StudyResult) -> str:
     if len(early) == 1:
         who, whose = next(iter(early)), "its budget"
     return f", except that {who} ran out of text at {at} of {whose}"
-
-
-def _means(study: StudyResult, name: str) -> dict[str, float]:
-    """Means over the seeds of the arms that have this value."""
-    found = {arm: each.values_of(name) for arm, each in study.arms.items()}
-    return {arm: statistics.fmean(values) for arm, values in found.items() if values}
 
 
 def study_tables(study: StudyResult) -> list[Printed]:

@@ -22,7 +22,7 @@ from crammed.config.yamlfile import load_yaml, validated
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.extras import require_extras
-from crammed.data.preparing.manifest import changed_files, settings_json
+from crammed.data.preparing.manifest import settings_json, unchanged
 from crammed.data.preparing.read.source import check_text
 from crammed.data.preparing.workfolder import remove_left_overs
 from crammed.errors import InputError
@@ -232,9 +232,10 @@ def prepare_corpora(
     def make(place: Path, how: _Settings, base: Corpus | None) -> Corpus:
         if (place / "manifest.json").exists():
             remove_left_overs(place)
-            return _unchanged(Corpus(place), how.data)
+            return unchanged(Corpus(place), how.data, hashed=False)
         progress.line(f"corpus  {place}")
-        vocabulary = _vocabulary(planned, choose) if base is None and planned.open else None
+        row, opens = planned.base.data.row_length, base is None and planned.open
+        vocabulary = (lambda tokens: choose(planned.asked, tokens / row)) if opens else None
         keep = work if len(several) > 1 else None
         return prepare(
             how.data, how.tokenizer, place, progress, compute, keep, vocabulary, heldout=base
@@ -262,23 +263,6 @@ def _of_arm(arm: str) -> Iterator[None]:
         if not arm:
             raise
         raise error.within(f"arm {arm}") from error
-
-
-def _vocabulary(
-    planned: PlannedCorpora, choose: ChooseTokenizer
-) -> Callable[[float], TokenizerConfig]:
-    """A function that chooses the tokenizer, given the number of tokens to train on."""
-    row_length = planned.base.data.row_length
-    return lambda tokens: choose(planned.asked, tokens / row_length)
-
-
-def _unchanged(corpus: Corpus, data: DataConfig) -> Corpus:
-    """The corpus; refused if its text has changed in size since it was prepared."""
-    if changed := changed_files(corpus, data, hashed=False):
-        raise InputError(
-            f"{', '.join(changed)} changed since {corpus.path} was prepared: choose another --out"
-        )
-    return corpus
 
 
 def _written_out(words: Sequence[str], data: Sequence[str]) -> list[str]:

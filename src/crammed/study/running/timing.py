@@ -16,11 +16,9 @@ from dataclasses import dataclass
 
 from crammed.config import RunConfig
 from crammed.machine.workers import protected_children
-from crammed.planning.settling import device_of
-from crammed.planning.speed import training_speed
-from crammed.quantity import quantity
+from crammed.planning.settling import Measuring, device_of
 from crammed.rules.sizing import expected_tokens, flops_per_token
-from crammed.study.result import Arm
+from crammed.study.result import Arm, means_of
 from crammed.terminal.progress import Progress
 from crammed.training.heldout_meter import rows_on_the_way
 
@@ -78,10 +76,9 @@ class Timing:
             *(config.optim.kind, config.compute.model_dump_json()),
         )
         if kind not in self._speeds:
-            with self._progress.task("measuring") as task:
-                self._speeds[kind] = training_speed(config, device_of(config)).speed
-                found = quantity(self._speeds[kind], "FLOP/s")
-                task.update(1, f"{model.layers} x {model.width} trains with {found}")
+            # An estimate need not say that the machine is busy.
+            measure = Measuring(device_of(config), self._progress, busy=True)
+            self._speeds[kind] = measure(config)
         return self._speeds[kind]
 
     def _starting(self) -> float:
@@ -119,9 +116,8 @@ class Finished:
         for run in every:
             for name, took in run.judging_seconds.items():
                 judging.setdefault(name, []).append(took)
-        trained = {arm: entry.values_of("seconds") for arm, entry in arms.items()}
         return cls(
-            {arm: statistics.fmean(took) for arm, took in trained.items() if took},
+            means_of(arms, "seconds"),
             statistics.median(rest) if rest else None,
             {name: statistics.median(took) for name, took in judging.items()},
         )

@@ -10,12 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crammed.config import RunConfig
-from crammed.config.losses import (
-    CrossEntropyConfig,
-    ErrorsConfig,
-    FocalConfig,
-    IncorrectOnlyConfig,
-)
+from crammed.config.losses import CrossEntropyConfig, ErrorsConfig, FocalConfig, IncorrectOnlyConfig
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor, config: CrossEntropyConfig) -> Tensor:

@@ -18,12 +18,11 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from crammed.errors import InputError, first_line
-from crammed.extras import import_extra
+from crammed.extras import import_extra, version_of
 from crammed.files.folders import expanded
 from crammed.files.hashes import sha256
 
@@ -108,7 +107,7 @@ def entity_library() -> Any:
 
 def found_by() -> str:
     """The library and its version, on which what is found depends."""
-    return f"spacy {metadata.version('spacy')}"
+    return f"spacy {version_of('spacy')}"
 
 
 def _simplified(text: str, document: Any) -> str:

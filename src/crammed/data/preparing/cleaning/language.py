@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from typing import Any
 
 from crammed.errors import InputError
-from crammed.extras import import_extra
+from crammed.extras import import_extra, version_of
 
 BEGINNING = 1000
 """Characters of a document that are looked at: the library reads about a megabyte a second."""
@@ -51,4 +50,4 @@ def identification_library() -> Any:
 
 def identified_by() -> str:
     """The library and its version, on which its answers depend."""
-    return f"py3langid {metadata.version('py3langid')}"
+    return f"py3langid {version_of('py3langid')}"

@@ -24,15 +24,7 @@ from crammed.data.preparing.cleaning.spans import Cuts, without_spans
 from crammed.data.preparing.read.cleaned import Block
 from crammed.data.preparing.select.duplicates import ALL, place, read_listing
 from crammed.data.samples import SAMPLES_OF_A_SHARD
-from crammed.data.shards import (
-    Slice,
-    documents,
-    finish_stage,
-    lengths_of,
-    load,
-    save,
-    stage_result,
-)
+from crammed.data.shards import Slice, documents, finish_stage, lengths_of, load, save, stage_result
 from crammed.files.writing import save_array
 from crammed.machine.engine import Engine
 
