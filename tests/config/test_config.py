@@ -201,6 +201,8 @@ def test_a_later_option_is_saved_only_where_it_is_set() -> None:
         ("batch.adaptive.test=norm train.sharpness=0.05", "updates of one pass"),
         ("batch.adaptive.test=norm compute.microbatch_rows=8", "leave out compute.microbatch_rows"),
         ("schedule.shape=dive schedule.warmup=0.6 schedule.falling=0.5", "lower one of them"),
+        ("order.share=0.5", "set order.by as well"),
+        ("order.pool=0.5 order.reshuffle=false", "set order.by as well"),
         ("objective.name=contrast batch.adaptive.test=norm batch.quantum=8", "a multiple of"),
         ("objective.name=contrast train.early_stop.loss=6.0", "is a cross-entropy"),
         ("objective.name=contrast data.row_length=127", "data.row_length to an even number"),

@@ -166,6 +166,8 @@ def test_a_run_that_chose_on_a_busy_machine_chooses_again_until_it_has_begun(
     with pytest.raises(InputError, match=r"\(seed: 0 there, 1 here\)"):
         pretrained(corpus, run, "seed=1")
     machine.speed, machine.busy = FAST, False
+    with RunDir.open(run, small) as opened:  # as a run that is stopped in its first update does
+        opened.heartbeat(0.1)
     stopped_at("crammed.pretraining.pretrain", lambda: pretrained(corpus, run))
     assert read_config(run).model.width > small.model.width
     assert not choice_of(run).busy

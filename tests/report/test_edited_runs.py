@@ -22,7 +22,7 @@ from crammed.cli.exporting import export
 from crammed.cli.models import report as report_command
 from crammed.errors import InputError
 from crammed.report import drawing
-from crammed.report.page import write_report
+from crammed.report.page import losses_of, write_report
 from crammed.runs.directory import RunDir, read_config
 from crammed.runs.logs import read_events, read_lines, read_metrics
 
@@ -106,6 +106,14 @@ def test_no_content_of_a_file_of_lines_is_a_traceback(
     for read in (read_metrics, read_events, lambda run: list(read_lines(run / "events.jsonl"))):
         with contextlib.suppress(InputError):
             read(run)
+
+
+def test_points_of_updates_that_the_model_never_had_are_not_drawn(tmp_path: Path) -> None:
+    run = copied(tmp_path / "run")
+    before = losses_of(run)["metrics"]
+    undone = {**before[-1], "update": before[-1]["update"] + 20, "u": 0.99}
+    losses = losses_of(appended(run, "metrics.jsonl", json.dumps(undone).encode()))
+    assert losses["metrics"] == before
 
 
 def test_a_run_without_log_points_says_so(tmp_path: Path) -> None:

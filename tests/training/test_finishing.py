@@ -21,6 +21,7 @@ from crammed.machine.device import Device
 from crammed.model.trained import load_trained
 from crammed.pretraining import train_and_export
 from crammed.runs.directory import RunDir, read_config
+from crammed.runs.listing import list_runs
 from crammed.runs.logs import read_metrics
 from crammed.runs.summary import Summary
 from crammed.terminal.progress import SILENT
@@ -164,6 +165,9 @@ def test_a_run_that_its_rule_ended_is_over(tmp_path: Path, corpus: Corpus, cpu: 
     run = tmp_path / "run"
     with pytest.raises(StoppedByPolicy, match="early stop") as first:
         finish(config, corpus, run, cpu)
+    (listed,) = list_runs(run)
+    assert listed.state == "failed"
+    assert listed.problem == str(first.value)
     before = (run / "metrics.jsonl").read_bytes(), (run / "events.jsonl").read_bytes()
     for _ in range(2):
         with pytest.raises(StoppedByPolicy, match="the run is over") as again:

@@ -18,6 +18,7 @@ from crammed.machine.device import Device
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import SILENT, Progress
 from crammed.training.loop import pretrain
+from crammed.training.signals import noted_signals
 from crammed.training.update.objective import MaskedTokens
 from crammed.training.update.planned import Update
 from crammed.training.update.step import TrainStep
@@ -63,6 +64,29 @@ def test_a_signal_leaves_a_checkpoint_that_goes_on_exactly(
         resumed = train(config, corpus, tmp_path / "run", cpu)
     assert resumed.work == whole.work
     assert same(whole.model.parameters(), resumed.model.parameters())
+
+
+class Reported(BaseException):
+    """What the handler of a command line raises."""
+
+
+def report(*_: Any) -> None:
+    raise Reported
+
+
+@pytest.mark.parametrize(
+    ("usual", "raised"), [(report, Reported), (signal.SIG_IGN, KeyboardInterrupt)]
+)
+def test_a_second_ctrl_c_is_reported_as_the_first_would_have_been(usual: Any, raised: Any) -> None:
+    before = signal.signal(signal.SIGINT, usual)
+    try:
+        with noted_signals() as noted:
+            signal.raise_signal(signal.SIGINT)
+            assert noted == ["SIGINT"]
+            with pytest.raises(raised):
+                signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("last", [0, 3])

@@ -187,6 +187,23 @@ def test_the_planner_stops_before_an_update_that_would_not_fit() -> None:
     assert planner.limits.budget == Budget("time", 100.0, "100s")
 
 
+def test_an_update_is_not_complete_before_the_optimizer_has_done_its_part() -> None:
+    clock = FakeClock()
+    ledger = Ledger(("step",), clock)
+    planner = Planner(tiny(budget={"limit": "100.5s"}), 256, 10**6, ledger, lambda: None)
+    with ledger.account("step"):
+        for _ in range(9):  # four seconds for the gradients, and six for the optimizer
+            update = planner.next(Work())
+            assert update is not None
+            clock.now += 4.0
+            assert planner.deadline.met()
+            clock.now += 6.0
+            planner.deadline.end(update.rows)
+        assert planner.next(Work()) is not None
+        clock.now += 7.0
+        assert not planner.deadline.met()
+
+
 def test_metrics_carry_what_the_report_needs(tmp_path: Path, corpus: Corpus, cpu: Device) -> None:
     train(tiny("crammed", budget={"limit": "3updates"}), corpus, tmp_path / "run", cpu)
     records = read_metrics(tmp_path / "run")

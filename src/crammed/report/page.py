@@ -113,7 +113,9 @@ def losses_of(path: Path) -> dict[str, Any]:
     if summary is None:
         raise InputError(f"{path} is not a finished run: run the same command again to finish it")
     events = read_events(path, heldout=HELDOUT_NUMBERS, stage=("seconds",), **_OF_TROUBLE)
-    metrics = read_metrics(path, *METRIC_NUMBERS)
+    # The last points may be of updates that a crash undid, if no other update fitted after it.
+    points = read_metrics(path, *METRIC_NUMBERS)
+    metrics = [point for point in points if point["update"] <= summary.updates] or points
     if not metrics:
         raise InputError(f"{path / 'metrics.jsonl'} holds no log point: restore it from a copy")
     return {

@@ -10,6 +10,7 @@ from typing import Any
 
 from crammed.config import ModelConfig, RunConfig
 from crammed.config.kinds import overlaid
+from crammed.config.training import OrderConfig
 from crammed.config.yamlfile import load_yaml, names_in, read_yaml, validated
 from crammed.errors import InputError
 from crammed.rules.choosing import Asked
@@ -116,6 +117,7 @@ def ask(
         values = overlaid(values, _heads_of_width(values), RunConfig)
     config = validated(RunConfig, values, f"recipe {recipe}")
     _check_dive(config.schedule)
+    _check_order(config.order)
     words = {"recipe": config.recipe, **given} if named else given
     if listed and not fit:
         _check_listed(following, recipes, values, config)
@@ -131,6 +133,15 @@ def _check_dive(schedule: Curve) -> None:
         raise InputError(
             f"schedule.warmup {schedule.warmup:g} and schedule.falling {schedule.falling:g} are "
             "more than the whole of training: lower one of them"
+        )
+
+
+def _check_order(order: OrderConfig) -> None:
+    """Refuse options of an order that is not named; runs of older versions may have them."""
+    if order.by == "random" and (order.share, order.pool) != (1.0, 1.0):
+        raise InputError(
+            "order.share and order.pool are of a stored order: set order.by as well, such as "
+            "order.by=sentence-length, or leave them out"
         )
 
 

@@ -264,7 +264,8 @@ def read_scores_of(path: Path) -> dict[str, Any]:
 
 def has_begun(path: Path) -> bool:
     """Whether the run in `path` has done an update."""
-    return any((path / name).exists() for name in ("metrics.jsonl", "heartbeat.json"))
+    # A run that was stopped before has a heartbeat, which charges its time.
+    return any((path / name).exists() for name in ("metrics.jsonl", "checkpoints"))
 
 
 def takes_another(path: Path, old: RunConfig, new: RunConfig) -> bool:

@@ -122,7 +122,7 @@ def _spent(run: Path) -> float:
 def _failure(run: Path, seed: int) -> str | None:
     """Why a run failed, by its own last event or the study that it belongs to."""
     last = last_record(run / "events.jsonl") or {}
-    if last.get("event") == "diverged":
+    if last.get("event") in ("diverged", "over"):
         return str(last.get("reason"))
     study = read_json(run.parent / "study.json") or {}
     try:

@@ -52,6 +52,9 @@ class Deadline:
         self._ledger = ledger
         self._synchronize = synchronize
         self._pace = Pace()
+        self._rest = Pace()
+        """Of what follows the gradients: the optimizer's step."""
+        self._computed = self._began
         self._exact = False
 
     def begin(self) -> float:
@@ -70,10 +73,11 @@ class Deadline:
         return self._began + self._pace.typical(rows)
 
     def met(self) -> bool:
-        """Whether the work in progress is complete in time."""
+        """Whether the update whose gradients are computed is complete in time."""
         if self._exact:
             self._synchronize()
-        return self.room_for(0.0)
+        self._computed = self._ledger.charged()
+        return self._computed + self._rest.typical(1) <= self.seconds
 
     def room_for(self, seconds: float) -> bool:
         """Whether so many seconds are left."""
@@ -85,6 +89,7 @@ class Deadline:
             self._synchronize()
         self.charged = self._ledger.charged()
         self._pace.record(self.charged - self._began, rows)
+        self._rest.record(self.charged - self._computed, 1)  # however many rows there are
 
 
 class Planner:

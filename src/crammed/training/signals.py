@@ -30,8 +30,10 @@ def noted_signals() -> Iterator[list[str]]:
     """
     received: list[str] = []
 
-    def note(number: int, _: FrameType | None) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
         if received and number == signal.SIGINT:
+            if callable(before := old[number]):  # raises what the command line reports
+                before(number, frame)
             raise KeyboardInterrupt
         received.append(signal.Signals(number).name)
 

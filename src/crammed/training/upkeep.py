@@ -77,6 +77,7 @@ class Upkeep:
         if fault := _too_bad(rule, self._session.planner.trained(work), self._recorder.loss):
             self._compare()
             self._checkpoints.write(work, over=fault)
+            self._session.run.event("over", reason=fault)
             raise StoppedByPolicy(fault)
 
     def _save(self, work: Work) -> None:
