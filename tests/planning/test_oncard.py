@@ -248,6 +248,16 @@ def test_what_suits_a_card_follows_from_its_count(capsys: pytest.CaptureFixture[
     assert "measured" not in said
 
 
+def test_a_recipe_that_no_size_suits_is_planned_as_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its updates are of 8,192 rows; those of a size that suits the budget would have fewer."""
+    words = ["crammed-2022", "model.layers=2", "batch.adaptive.test=norm", "batch.quantum=4096"]
+    planning.plan(words, None, Budget.parse("10m"), as_json=True, device="A6000")
+    planned = json.loads(capsys.readouterr().out)
+    assert (planned["best_size"], planned["reasons"]) == (None, "as set")
+
+
 def test_a_plan_is_for_one_device() -> None:
     with pytest.raises(InputError, match=r"compute\.device is set twice"):
         planning.plan(["crammed", "compute.device=cpu"], None, DAY, device="A6000")

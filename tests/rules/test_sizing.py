@@ -142,6 +142,12 @@ def test_shapes_that_do_not_suit_the_rest_are_passed_over(override: str) -> None
         follow_budget(odd, set(FOLLOWERS) - {"model.head_dim"}, CARD)
 
 
+def test_a_set_value_that_contradicts_what_follows_is_one_line() -> None:
+    words = ["batch.adaptive.test=norm", "batch.quantum=256"]
+    with pytest.raises(InputError, match=r"^batch\.rows=\d+: batch: adaptive adds .*or to less$"):
+        load_config("crammed", words, {"budget": {"limit": "10m"}})
+
+
 @given(st.integers(1, 4096))
 def test_heads_divide_the_width_and_suit_rotary(width: int) -> None:
     size = head_dim(width)

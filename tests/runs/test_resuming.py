@@ -26,6 +26,7 @@ from support.study import run_of, write_study
 from support.text import MODEL
 
 BUDGET = Budget.parse("6updates")
+SHORT = ["model.max_length=32", "finetune.max_length=32"]
 BEFORE, TODAY = "masking: {rate: 0.25}", "masking: {rate: 0.3}"
 
 
@@ -225,6 +226,36 @@ def test_a_run_without_a_folder_named_is_found_again(
     changed(recipe)
     assert (out("seed=1"), out()) == (path, other)
     assert out("seed=2") not in (path, other)
+
+
+@pytest.mark.parametrize("word", ["train.grow_at=[0.25,0.5]", "model.head_dim=48"])
+def test_words_that_contradict_an_unfinished_run_begin_another(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def out(*words: str) -> Path:
+        wanted = asked_in(None, None, [*SHORT, *words], fixed(corpus))
+        return default_out(wanted, "my.txt", "summary.json")
+
+    path, wanted = out(), asked_in(None, None, SHORT, fixed(corpus))
+    chosen = settled(wanted, corpus.rows, lambda _: pytest.fail("measured"))
+    assert (chosen.config.model.layers, chosen.config.model.width) == (2, 64)
+    with RunDir.open(path, chosen.config, chosen.choice):
+        pass  # it begins
+    assert out() == path
+    assert out(word) != path
+
+
+def test_what_would_be_chosen_again_may_contradict_the_run(tmp_path: Path, corpus: Corpus) -> None:
+    """It is another run, as any other difference makes it."""
+    out = tmp_path / "run"
+    chosen = settled(asked_in(None, None, SHORT, fixed(corpus)), corpus.rows, lambda _: 1e9)
+    busy = chosen.choice.model_copy(update={"busy": True})
+    with RunDir.open(out, chosen.config, busy):
+        pass  # it begins
+    with pytest.raises(InputError, match="run holds a run with another configuration"):
+        asked_in(out, None, [*SHORT, "train.grow_at=[0.25,0.5]"], fixed(corpus))
 
 
 def test_a_run_of_a_prepared_corpus_needs_it(tmp_path: Path, corpus: Corpus, recipe: Path) -> None:

@@ -14,12 +14,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
 from crammed.config import RunConfig
 from crammed.config.corpus import LEAST_TOKENS
 from crammed.config.kinds import overlaid
 from crammed.config.optim import AdamLike, MuonConfig
+from crammed.config.yamlfile import validated
 from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
 from crammed.machine.speed import nominal_speed
@@ -103,7 +102,8 @@ def follow_budget(
         rows: number of rows in the corpus; None if there is no corpus yet.
 
     Raises:
-        InputError: there is no rule for a key, or no size suits the rest of the configuration.
+        InputError: there is no rule for a key, or what follows contradicts the rest of the
+            configuration.
     """
     refuse_unruled(keys)
     if any(key in SIZES for key in keys):
@@ -228,7 +228,7 @@ def in_shape(config: RunConfig, keys: Collection[str], layers: int, width: int) 
         values["tokenizer.vocab_size"] = vocabulary(own)
     try:
         return with_values(config, values)
-    except ValidationError:
+    except InputError:
         return None
 
 
@@ -333,9 +333,14 @@ def in_vocabulary(config: RunConfig, size: int | None) -> RunConfig:
 
 
 def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
-    """`config` with the values of dotted keys replaced, as by overrides."""
+    """`config` with the values of dotted keys replaced, as by overrides.
+
+    Raises:
+        InputError: they contradict other values.
+    """
     change: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         section, name = key.split(".")
         change.setdefault(section, {})[name] = value
-    return RunConfig.model_validate(overlaid(config.model_dump(mode="json"), change, RunConfig))
+    made = overlaid(config.model_dump(mode="json"), change, RunConfig)
+    return validated(RunConfig, made, ", ".join(f"{key}={value}" for key, value in values.items()))

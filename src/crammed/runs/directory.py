@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -276,9 +276,16 @@ def takes_another(path: Path, old: RunConfig, new: RunConfig) -> bool:
         if (path / ".corpus.preparing").exists():  # the parts that fit will be used
             return True
         choice = read_choice(path) or Choice()  # what is not chosen again must be the same
-        as_before = with_values(new, values_of(old, choice.follows))
-        return choice.busy and as_before.identity() == old.identity()
+        return choice.busy and same_but_for(choice.follows, new, old)
     return (old.data, old.tokenizer) == (new.data, new.tokenizer)
+
+
+def same_but_for(keys: Collection[str], new: RunConfig, old: RunConfig) -> bool:
+    """Whether a configuration is that of a run once it has the run's values for these keys."""
+    try:
+        return with_values(new, values_of(old, keys)).identity() == old.identity()
+    except InputError:  # its other values contradict them
+        return False
 
 
 def differing(old: RunConfig, new: RunConfig) -> dict[str, tuple[Any, Any]]:

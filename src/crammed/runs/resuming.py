@@ -16,10 +16,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from crammed.config import RunConfig
 from crammed.config.kinds import flat, overlaid
+from crammed.config.yamlfile import validated
 from crammed.errors import InputError
 from crammed.rules.choosing import Asked, Choice
 from crammed.rules.recipe import FOLLOWS, ask, typed
@@ -31,6 +30,7 @@ from crammed.runs.directory import (
     has_begun,
     read_choice,
     read_config,
+    same_but_for,
     takes_another,
 )
 
@@ -123,10 +123,10 @@ def _with_typed(found: RunConfig, typed: Mapping[str, Any]) -> RunConfig:
     """A run's configuration with what is typed, and its budget as it is written there.
 
     Raises:
-        ValidationError: the typed values contradict the run's own.
+        InputError: the typed values contradict the run's own.
     """
     values = {key: value for key, value in typed.items() if key != FOLLOWS}
-    own = RunConfig.model_validate(overlaid(found.model_dump(mode="json"), values, RunConfig))
+    own = validated(RunConfig, overlaid(found.model_dump(mode="json"), values, RunConfig))
     if own.budget.limit != found.budget.limit:
         return own
     return with_values(own, {"budget.limit": found.budget.limit})
@@ -136,7 +136,7 @@ def disagreements(found: RunConfig, typed: Mapping[str, Any]) -> list[str]:
     """``KEY: VALUE there, VALUE here`` for what is typed and differs from a run."""
     try:
         return differences(found, _with_typed(found, typed))
-    except ValidationError:  # such as a key that the run's optimizer lacks
+    except InputError:  # such as a key that the run's optimizer lacks
         there, here = flat(found.complete()), flat(typed)
         lacking = here.keys() - there.keys() - {FOLLOWS}
         keys = lacking or {key for key in here if str(here[key]) != str(there.get(key))}
@@ -150,7 +150,7 @@ def _changed(found: RunConfig, choice: Choice | None, asked: Asked) -> tuple[str
     typed = (choice.typed if choice is not None else None) or ()
     try:
         values = differing(found, asked.like(found)).items()
-    except ValidationError:  # the recipe's other values contradict those that the budget decided
+    except InputError:  # the recipe's other values contradict those that the budget decided
         return ()
     return tuple(f"{key} {was} -> {now}" for key, (was, now) in values if key not in typed)
 
@@ -193,4 +193,4 @@ def _is_of(path: Path, asked: Asked) -> bool:
         return not disagreements(found, asked.typed)
     if choice is not None and not set(asked.open) <= set(choice.follows):
         return False
-    return asked.like(found).identity() == found.identity()
+    return same_but_for(asked.open, asked.config, found)

@@ -177,6 +177,24 @@ def test_longer_rows_leave_the_tokens_of_an_update(tmp_path: Path, texts: list[s
     }
 
 
+def test_longer_rows_may_be_too_few_for_the_quantum_of_the_base(
+    tmp_path: Path, texts: list[str]
+) -> None:
+    longer = ["data.row_length=64", "model.max_length=64"]
+    base = [*BASE, "data.row_length=32", "batch.rows=8", "batch.adaptive.test=norm"]
+    base = list({word.partition("=")[0]: word for word in [*base, "batch.quantum=4"]}.values())
+
+    def arm(*words: str) -> dict[str, Any]:
+        name = write_study(tmp_path, {"plain": [], "long": [*longer, *words]}, base)
+        study = load_study(name, PlannedCorpora(read_study(name), texts, BUDGET), BUDGET)
+        return dict(word.split("=") for word in study.words("long")[1:])
+
+    with pytest.raises(InputError, match=r"arm long: recipe crammed: batch: adaptive .* rows=4 is"):
+        arm()
+    assert arm("batch.quantum=2")["batch.rows"] == "4"
+    assert arm("batch.rows=16")["batch.rows"] == "16"
+
+
 def test_arms_share_corpora_and_held_out_documents(
     tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,6 +160,19 @@ def test_a_multiplied_value_stays_where_the_base_is_chosen_anew(
     assert rows in call(half, 2, base)["half-1"]
 
 
+def test_a_choice_that_the_folder_holds_damaged_is_named(
+    tmp_path: Path, call: Callable[..., Any]
+) -> None:
+    base = ["crammed", *(word for word in MODEL if not word.startswith("batch."))]
+    call({"decay": ["optim.weight_decay=0.5"]}, base=base)
+    file = tmp_path / "out" / "study.json"
+    kept = json.loads(file.read_text())
+    kept["chosen"][""]["values"]["batch.rows"] = "many"
+    file.write_text(json.dumps(kept))
+    with pytest.raises(InputError, match=r"study\.json does not hold the results of a study"):
+        call({"decay": ["optim.weight_decay=0.5"]}, base=base)
+
+
 @pytest.mark.parametrize("finished", [True, False])
 @pytest.mark.parametrize(
     ("budgets", "message"),

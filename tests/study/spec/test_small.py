@@ -195,6 +195,18 @@ def test_a_study_is_scaled_where_the_budget_is_small(tmp_path: Path, corpus: Cor
     assert study.words("izsak")[0] == "izsak"
 
 
+def test_what_contradicts_scaled_values_is_refused_unless_the_arm_sets_them(
+    tmp_path: Path, corpus: Corpus
+) -> None:
+    def arm(*words: str) -> dict[str, str]:
+        pooled = ["bert-base", *SHORT, "model.pool_at=[6]", *words]
+        return values(loaded(tmp_path, corpus, arms={"plain": [], "pooled": pooled}), "pooled")
+
+    with pytest.raises(InputError, match=r"arm pooled: recipe bert-base: model: pool_at needs"):
+        arm()
+    assert arm("model.layers=12")["model.layers"] == "12"
+
+
 def test_a_study_with_budget_enough_is_the_papers(tmp_path: Path, corpus: Corpus) -> None:
     study = loaded(tmp_path, corpus, MUCH, arms={**ARMS, "izsak": ["izsak", *SHORT]}, endless=True)
     assert values(study, "plain")["model.width"] == "768"

@@ -143,7 +143,7 @@ class Chooser:
             if before is not None and before["identity"] == wanted:
                 self.chosen[arm] = before
                 return with_values(asked.config, before["values"])
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, InputError) as error:
             raise InputError(
                 f"{self._out / RESULT} does not hold the results of a study: restore it from a "
                 "copy, or choose another --out"

@@ -70,7 +70,7 @@ def in_proportion(config: RunConfig, full: RunConfig, small: RunConfig) -> RunCo
         "batch.rows": rows,
         "model.head_dim": head_dim(width, FEWEST_HEADS),
     }
-    return with_values(config, {**_narrowed(config, width), **changed, "model.width": width})
+    return _unchecked(config, {**_narrowed(config, width), **changed, "model.width": width})
 
 
 def in_rows_of(config: RunConfig, length: int) -> RunConfig:
@@ -82,7 +82,7 @@ def in_rows_of(config: RunConfig, length: int) -> RunConfig:
     if length == config.data.row_length:
         return config
     rows = _whole(config.batch.rows * config.data.row_length / length)
-    return with_values(config, {"batch.rows": rows})
+    return _unchecked(config, {"batch.rows": rows})
 
 
 def scaled_words(config: RunConfig, but: Iterable[str] = ()) -> list[str]:
@@ -164,6 +164,19 @@ def _narrowed(config: RunConfig, width: int) -> Values:
     factor = math.sqrt(config.model.width / width)
     values = values_of(config, rates_of_width(config))
     return {k: float(f"{v * factor:.6g}") for k, v in values.items() if v is not None}
+
+
+def _unchecked(config: RunConfig, values: Values) -> RunConfig:
+    """The configuration with other values, which an arm may yet replace: it is checked as a whole.
+
+    Args:
+        values: by dotted keys, of the right types.
+    """
+    for key, value in values.items():
+        section, _, name = key.partition(".")
+        own = getattr(config, section).model_copy(update={name: value})
+        config = config.model_copy(update={section: own})
+    return config
 
 
 def _whole(value: float) -> int:
