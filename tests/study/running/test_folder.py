@@ -94,6 +94,19 @@ def test_arms_and_seeds_can_be_added_and_left_out(
     assert run_study(both, corpus, BUDGET, 1, out, 1, SILENT).arms == result.arms
 
 
+@pytest.mark.parametrize(("there", "here"), [({}, {}), ({}, {"x1": 1}), ({"x1": 1}, {"x1": 1})])
+def test_a_study_with_another_baseline_is_another(
+    tmp_path: Path, call: Callable[..., Any], there: Any, here: Any
+) -> None:
+    call({"decay": ["optim.weight_decay=0.5"]}, budgets=there)
+    before = content(tmp_path / "out")
+    theirs = {"clipped": ["optim.clip=1"], "sharp": ["optim.clip=2"]}
+    with pytest.raises(InputError, match=r"another study \(its baseline plain is no arm here\)"):
+        call(theirs, baseline="clipped", budgets=here)
+    assert content(tmp_path / "out") == before
+    call({**theirs, "plain": []}, baseline="clipped", budgets=here)
+
+
 def test_an_arm_that_never_began_may_change(
     tmp_path: Path, out: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +141,8 @@ def call(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Cal
         arms: Any, seeds: int = 1, base: Any = BASE, budget: str = "6updates", **values: Any
     ) -> dict[str, list[str]]:
         given.clear()
-        file = write_study(tmp_path, {"plain": [], **arms}, base, **values)
+        arms = arms if "baseline" in values else {"plain": [], **arms}
+        file = write_study(tmp_path, arms, base, **values)
         out = tmp_path / "out"
         run(Request(file, [], corpus.path, [], Budget.parse(budget), seeds, out, 1), SILENT)
         return given

@@ -198,7 +198,7 @@ def going_on(study: Study, asked: Study, out: Path) -> Study:
 
 def _typed(arm: str, study: Study, asked: Study, but: Collection[str] = ()) -> set[str]:
     """The keys that an arm sets, and those that it multiplies, except for some of these."""
-    words = asked.words(arm.rpartition("@")[0] if study.budgets else arm)
+    words = asked.words(_own_name(arm, study.budgets))
     multiplied = {_key(word).removesuffix("*") for word in words if has_factor(word)}
     return {_key(word) for word in words if not has_factor(word)} | (multiplied - {*but})
 
@@ -249,8 +249,8 @@ def refuse_another(study: Study, corpora: Corpora, budget: Budget, seeds: int, o
     are gone, the words of their arm are compared.
 
     Raises:
-        InputError: it holds runs with another budget, corpus or configuration of an arm; or a
-            recipe has changed, and runs are to begin.
+        InputError: it holds runs with another budget, corpus, baseline or configuration of an arm;
+            or a recipe has changed, and runs are to begin.
     """
     refuse_foreign(out)
     found = read_result(out)
@@ -258,6 +258,8 @@ def refuse_another(study: Study, corpora: Corpora, budget: Budget, seeds: int, o
     if finished and found.corpus != corpora.base.sha256:
         raise _another(out, "it was trained on another corpus")
     _compare_budgets(found, study, budget, out)
+    if finished:
+        _compare_baselines(found, study, out)
     changed: dict[str, tuple[Any, Any]] = {}
     complete = True
     for arm in study.arms:
@@ -324,6 +326,18 @@ def _compare_budgets(found: StudyResult, study: Study, budget: Budget, out: Path
         if not same and any(arm.endswith(at("", label) if label else "") for arm in begun):
             key = f"budgets.{label}" if label else "budget"
             raise _another(out, f"{key}: {text} there, {now.text if now else 'none'} here")
+
+
+def _compare_baselines(found: StudyResult, study: Study, out: Path) -> None:
+    """Check that what the finished runs were compared with is an arm here as well."""
+    before = _own_name(found.baseline, found.budgets)
+    if before and before not in {_own_name(arm, study.budgets) for arm in study.arms}:
+        raise _another(out, f"its baseline {before} is no arm here")
+
+
+def _own_name(arm: str, budgets: Mapping[str, Any]) -> str:
+    """The name of an arm in the study's file, without that of one of its budgets."""
+    return arm.rpartition("@")[0] if budgets else arm
 
 
 def _has_begun(name: str, arm: Arm, out: Path) -> bool:
