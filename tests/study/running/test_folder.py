@@ -152,6 +152,43 @@ def call(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Cal
     return call
 
 
+@pytest.mark.parametrize("budgets", [{}, {"x1": 1, "x2": 2}])
+@pytest.mark.parametrize(
+    "now",
+    [
+        {"other": []},
+        {"other": ["optim.lr=1e-3"]},
+        {"other": ["optim.weight_decay=0.5"]},
+        {"other": ["optim.name=muon"]},  # the recipe's own
+    ],
+)
+def test_an_arm_that_has_begun_is_not_edited_into_another(
+    tmp_path: Path, call: Callable[..., Any], budgets: Any, now: Any
+) -> None:
+    base = [*BASE, "optim.lr=1e-3"]
+    arms = {"decay": ["optim.weight_decay=0.5"], "other": ["optim.lr=2e-3", "optim.beta1=0.8"]}
+    call(arms, base=base, budgets=budgets)
+    before = content(tmp_path / "out")
+    message = r"\(arm other(@x.)? began with other settings, and is the same .*\): restore it, or"
+    with pytest.raises(InputError, match=message):
+        call({**arms, **now}, base=base, budgets=budgets)
+    assert content(tmp_path / "out") == before
+    assert not call(arms, base=base, budgets=budgets)
+
+
+@pytest.mark.parametrize("baseline", [[], ["optim.weight_decay=0.01"]])
+def test_an_arm_that_a_changed_recipe_makes_the_same_stays_as_it_began(
+    tmp_path: Path, call: Callable[..., Any], baseline: list[str]
+) -> None:
+    recipe = tmp_path / "mine.yaml"
+    arms = {"plain": baseline, "other": [] if baseline else ["optim.weight_decay=0.01"]}
+    recipe.write_text("extends: crammed\noptim: {weight_decay: 0.02}\n")
+    call(arms, base=[str(recipe), *MODEL], baseline="plain")
+    recipe.write_text("extends: crammed\n")
+    assert not call(arms, base=[str(recipe), *MODEL], baseline="plain")
+    assert {*read_result(tmp_path / "out").arms} == {"plain", "other"}
+
+
 def test_a_value_of_the_base_that_an_arm_multiplies_is_no_other_study(
     call: Callable[..., Any],
 ) -> None:

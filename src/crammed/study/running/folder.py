@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -176,12 +176,14 @@ def going_on(study: Study, asked: Study, out: Path) -> Study:
         asked: as read, with the words of the command in its base.
 
     Raises:
-        InputError: ``study.json`` is damaged, or an arm that has begun asks for another text.
+        InputError: ``study.json`` is damaged, or an arm that has begun asks for another text, or
+            for what another arm asks for.
     """
     before = read_result(out).arms
     base = before[study.baseline].words if study.baseline in before else []
     moved = {_key(word) for word in study.words(study.baseline) if not _is_in(word, base)}
     moved -= _typed(study.baseline, study, asked)  # what is left follows from today's recipe
+    _refuse_merged(study, asked, before, out)
     arms = dict(study.arms)
     for arm in arms.keys() & before.keys():
         if _has_begun(arm, before[arm], out):
@@ -194,6 +196,29 @@ def going_on(study: Study, asked: Study, out: Path) -> Study:
             new = (word for word in words if _decides_text(word) or not _is_in(word, own))
             arms[arm] = tuple(merged((*own, *new)))
     return study.model_copy(update={"arms": arms})
+
+
+def _refuse_merged(study: Study, asked: Study, before: Mapping[str, Arm], out: Path) -> None:
+    """Refuse an arm that has begun, and was then edited so that it equals another and is left out.
+
+    One that only today's recipe makes equal to another stays as it began.
+    """
+    own = {arm: asked.arms.get(_own_name(arm, study.budgets), ()) for arm in before}
+
+    def agrees(words: Iterable[str], arm: str) -> bool:
+        return all(_is_in(word, before[arm].words) for word in words)
+
+    left_out = asked.arms.keys() - {_own_name(arm, study.budgets) for arm in study.arms}
+    for arm in before:
+        if _own_name(arm, study.budgets) in left_out and _has_begun(arm, before[arm], out):
+            edited = not agrees((word for word in own[arm] if not has_factor(word)), arm)
+            others = study.arms.keys() & before.keys()
+            if edited or any(agrees(own[arm], each) and agrees(own[each], arm) for each in others):
+                raise _another(
+                    out,
+                    f"arm {arm} began with other settings, and is the same as another arm now",
+                    "restore it, or choose another --out",
+                )
 
 
 def _typed(arm: str, study: Study, asked: Study, but: Collection[str] = ()) -> set[str]:
@@ -353,5 +378,5 @@ def _compare_words(old: list[str], new: list[str], arm: str, out: Path) -> None:
         raise _another(out, "arm {}, {} there, {} here".format(arm, *lists))
 
 
-def _another(out: Path, difference: str) -> InputError:
-    return InputError(f"{out} holds another study ({difference}): choose another --out")
+def _another(out: Path, difference: str, instead: str = "choose another --out") -> InputError:
+    return InputError(f"{out} holds another study ({difference}): {instead}")
