@@ -269,6 +269,43 @@ def test_words_about_text_may_be_written_otherwise_but_not_left_out(
         ran("optim.lr=2e-3")
 
 
+def test_an_order_may_be_written_otherwise(
+    tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "_train_all", lambda *_: None)
+    out = tmp_path / "out"
+
+    def ran(word: str) -> StudyResult:
+        file = write_study(tmp_path, {"plain": [], "sorted": [word]}, BASE)
+        return request.run(request.Request(file, [], None, texts, BUDGET, 1, out, 1), SILENT)
+
+    first = ran("order={by: sentence-length}")
+    study, corpora = made(str(tmp_path / "s.yaml"), texts, out)
+    with RunDir.open(out / "sorted-0", config_of(study, "sorted", corpora, BUDGET)):
+        pass  # it begins
+    again = ran("order={by: 'sentence-length'}")
+    assert again.arms["sorted"].corpus == first.arms["sorted"].corpus
+    with pytest.raises(InputError, match=r"arm sorted has order=\{by: .*\} there, and not here"):
+        ran("order.by=sentence-length")
+
+
+def test_a_study_goes_on_as_its_file_was_read(
+    tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "_train_all", lambda *_: None)
+    real = preparing.prepare_corpora
+
+    def prepare(*given: Any) -> Corpora:
+        more = {**ARMS, "small": ["tokenizer.vocab_size=200"]}
+        write_study(tmp_path, more, BASE)  # while it prepares text
+        return real(*given)
+
+    monkeypatch.setattr(request, "prepare_corpora", prepare)
+    file = write_study(tmp_path, ARMS, BASE)
+    asked = request.Request(file, [], None, texts, BUDGET, 1, tmp_path / "out", 1)
+    assert {*request.run(asked, SILENT).arms} == {*ARMS}
+
+
 def test_a_vocabulary_that_follows_the_budget_is_chosen_once(
     tmp_path: Path, texts: list[str]
 ) -> None:

@@ -26,7 +26,7 @@ from crammed.study.result import Run, read_result
 from crammed.study.running.folder import config_of
 from crammed.study.running.places import Processes
 from crammed.study.running.runner import run_study
-from crammed.study.spec.arms import Study, left_out, load_study
+from crammed.study.spec.arms import Study, left_out, load_study, read_study, with_words
 from crammed.study.spec.corpora import Corpora
 from crammed.terminal.progress import SILENT, Progress
 from support.command import PATIENCE, crammed, popen, wait_for
@@ -84,6 +84,10 @@ def test_arms_replace_values_of_the_base(tmp_path: Path, corpus: Corpus) -> None
         (
             {"base": ["demo"], "small": ["tokenizer.vocab_size=300"]},
             r"study .*small: tokenizer\.vocab_size=300: the corpus is the same at every budget",
+        ),
+        (
+            {"base": ["demo"], "small": ["order.by=sentence-length"]},
+            r"small: order\.by=sentence-length: the corpus is the same at every budget: set it in",
         ),
         ({"budgets": {"x1": 0.01}}, r"budgets\.x1, 0\.01 times 6updates: .* leaves nothing"),
         ({"arms": [["x"] * 99] * 99}, r"arms: must be a section of keys, not .{80} \.\.\.$"),
@@ -222,8 +226,9 @@ def test_runs_end_with_their_study() -> None:
 def test_what_follows_from_the_budget_is_the_same_in_all_arms(corpus: Corpus) -> None:
     """More masked tokens cost more, which alone would change the size of the model."""
     small = ["model.head_dim=16", "model.max_length=32", "finetune.max_length=32"]
+    read = with_words(read_study("masking"), ["crammed", *small])
     for budget in ("3e11flop", "1e13flop"):
-        study = load_study("masking", corpus, Budget.parse(budget), ["crammed", *small])
+        study = load_study("masking", corpus, Budget.parse(budget), read)
         shapes = {
             tuple(word for word in study.words(arm) if word.startswith(("model.layers", "batch")))
             for arm in study.arms
@@ -289,4 +294,4 @@ def test_arms_that_come_out_the_same_are_trained_once(tmp_path: Path, corpus: Co
     file = str(write(tmp_path, arms=arms))
     loaded = load_study(file, corpus, BUDGET)
     assert list(loaded.arms) == ["plain", "decay", "threads"]
-    assert left_out(file, loaded) == ["own", "again"]
+    assert left_out(read_study(file), loaded) == ["own", "again"]

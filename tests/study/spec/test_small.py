@@ -15,7 +15,7 @@ from crammed.errors import InputError
 from crammed.rules.choosing import Asked
 from crammed.rules.recipe import ask, load_config
 from crammed.rules.sizing import rates_of_width, with_values
-from crammed.study.spec.arms import Study, left_out, load_study
+from crammed.study.spec.arms import Study, left_out, load_study, read_study
 from crammed.study.spec.small import in_proportion, resolved, scaled_down
 
 LITTLE, MUCH = Budget.parse("3e6tok"), Budget.parse("1e12tok")
@@ -226,9 +226,9 @@ def test_arms_that_a_small_batch_rounds_to_the_same_are_trained_once(
     }
     study = loaded(tmp_path, corpus, arms=arms)
     assert sorted(study.arms) == ["half", "narrow", "plain", "some"]
-    assert left_out(str(tmp_path / "s.yaml"), study) == ["all", "few"]
+    assert left_out(read_study(str(tmp_path / "s.yaml")), study) == ["all", "few"]
     full = loaded(tmp_path, corpus, MUCH, arms=arms, endless=True)
-    assert left_out(str(tmp_path / "s.yaml"), full) == []
+    assert left_out(read_study(str(tmp_path / "s.yaml")), full) == []
 
 
 def test_a_small_form_changes_what_nobody_typed(tmp_path: Path, corpus: Corpus) -> None:

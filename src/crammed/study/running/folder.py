@@ -24,7 +24,7 @@ from crammed.study.result import RESULT, Arm, Run, StudyResult, read_result, run
 from crammed.study.running.judges import Judge, stale_suites, without_stale
 from crammed.study.spec.arms import Study, merged
 from crammed.study.spec.budgets import at, limits, split
-from crammed.study.spec.corpora import ArmCorpora, Corpora, is_of_corpus, of_training
+from crammed.study.spec.corpora import ArmCorpora, Corpora, decides_corpus, of_training
 from crammed.study.spec.small import has_factor
 from crammed.terminal.progress import Progress
 
@@ -189,11 +189,11 @@ def going_on(study: Study, asked: Study, out: Path) -> Study:
         if _has_begun(arm, before[arm], out):
             own, keys = before[arm].words, _typed(arm, study, asked, but=moved)
             known = {*map(_key, study.words(arm))}
-            if lost := [word for word in own if _decides_text(word) and _key(word) not in known]:
+            if lost := [word for word in own if decides_corpus(word) and _key(word) not in known]:
                 raise _another(out, f"arm {arm} has {lost[0]} there, and not here")
             words = [word for word in study.words(arm) if _key(word) in keys]
             # Corpora are known by the words that ask for them, as they are written today.
-            new = (word for word in words if _decides_text(word) or not _is_in(word, own))
+            new = (word for word in words if decides_corpus(word) or not _is_in(word, own))
             arms[arm] = tuple(merged((*own, *new)))
     return study.model_copy(update={"arms": arms})
 
@@ -230,10 +230,6 @@ def _typed(arm: str, study: Study, asked: Study, but: Collection[str] = ()) -> s
 
 def _key(word: str) -> str:
     return word.partition("=")[0]
-
-
-def _decides_text(word: str) -> bool:
-    return is_of_corpus(word) or _key(word) == "order.by"
 
 
 def _is_in(word: str, words: Sequence[str]) -> bool:

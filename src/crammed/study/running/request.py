@@ -21,7 +21,7 @@ from crammed.study.running.runner import run_study
 from crammed.study.running.seconds import in_seconds
 from crammed.study.running.timing import Timing
 from crammed.study.spec.arms import Choose, Study, left_out, load_study, read_study, with_words
-from crammed.study.spec.corpora import ArmCorpora, Corpora, is_of_corpus, sets_order
+from crammed.study.spec.corpora import ArmCorpora, Corpora, decides_corpus
 from crammed.terminal.progress import Progress
 
 
@@ -65,7 +65,7 @@ class Request:
     def has_corpora(self) -> bool:
         """Whether arms of the study have corpora of their own."""
         words = [word for arm in self.study.arms for word in self.study.words(arm)]
-        return any(is_of_corpus(word) or sets_order(word) for word in words)
+        return any(map(decides_corpus, words))
 
 
 def sharing(request: Request, requests: Sequence[Request]) -> Request:
@@ -103,7 +103,7 @@ def run(request: Request, progress: Progress) -> StudyResult:
     choose = Chooser(request.out, threads_of(request.jobs), progress)
     corpora = _corpora(request, choose, progress)
     loaded = _loaded(request, corpora, choose)
-    if same := left_out(request.name, loaded):
+    if same := left_out(request.study, loaded):
         progress.line(f"study  leaves out {', '.join(same)}: same as other arms at this budget")
     threads = threads_of(request.jobs)
     loaded, paces = in_seconds(loaded, corpora, request.budget, request.out, threads, progress)
@@ -124,7 +124,7 @@ def run(request: Request, progress: Progress) -> StudyResult:
 
 def _loaded(request: Request, corpora: ArmCorpora, choose: Choose | None = None) -> Study:
     """The study with the values of all arms, those that have begun as they began."""
-    loaded = load_study(request.name, corpora, request.budget, request.words, choose)
+    loaded = load_study(request.name, corpora, request.budget, request.study, choose)
     return going_on(loaded, request.study, request.out)
 
 
@@ -133,6 +133,6 @@ def _corpora(request: Request, choose: Chooser, progress: Progress) -> Corpora:
     if request.corpus is not None:
         return Corpora(Corpus(request.corpus))
     planned = planned_corpora(request.study, request.texts, request.budget, request.out)
-    arms = load_study(request.name, planned, request.budget, request.words)
+    arms = load_study(request.name, planned, request.budget, request.study)
     check_budgets(arms, planned, request.budget)
     return prepare_corpora(planned, request.out, choose.tokenizer, progress)

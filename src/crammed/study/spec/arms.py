@@ -39,7 +39,13 @@ from crammed.rules.choosing import Asked, values_of
 from crammed.rules.recipe import ask, parse_overrides
 from crammed.rules.sizing import FOLLOWERS, head_dim
 from crammed.study.spec.budgets import BudgetText, at, check_names, with_each
-from crammed.study.spec.corpora import ArmCorpora, Corpora, is_of_corpus, of_training
+from crammed.study.spec.corpora import (
+    ArmCorpora,
+    Corpora,
+    decides_corpus,
+    is_of_corpus,
+    of_training,
+)
 from crammed.study.spec.judging import OWN, parted
 from crammed.study.spec.small import (
     has_factor,
@@ -126,7 +132,7 @@ def read_study(name: str) -> Study:
     study = read_section("study", name, _folder(), Study)
     if study.baseline not in study.arms:
         raise InputError(f"study {name}: baseline {study.baseline} is not one of its arms")
-    if taken := [word for word in study.small or () if is_of_corpus(word)]:
+    if taken := [word for word in study.small or () if decides_corpus(word)]:
         raise InputError(
             f"study {name}: small: {taken[0]}: the corpus is the same at every budget: set it in "
             "the base"
@@ -160,25 +166,25 @@ def load_study(
     name: str,
     corpus: Corpus | ArmCorpora,
     budget: Budget,
-    words: Sequence[str] = (),
+    read: Study | None = None,
     choose: Choose | None = None,
 ) -> Study:
-    """Read a study, and check every arm against the corpus and the budget of the study.
+    """Check every arm of a study against its corpus and its budget.
 
     Args:
         corpus: one for all arms, or what is known about the study's corpora.
-        words: a recipe or overrides, which replace those of the study's base.
+        read: the study as it was read, with words in its base; None reads it.
         choose: called once for the base and once for each arm with another recipe. None chooses
             by the nominal speed of this machine.
 
     Returns:
-        the study with `words` in its base, and with what follows from the budget set in each arm.
+        the study with what follows from the budget set in each arm.
         Arms that come out the same as the baseline or an earlier arm are left out (`left_out`).
 
     Raises:
         InputError: as `read_study`, or an arm is not a valid configuration.
     """
-    study = with_words(read_study(name), words)
+    study = with_words(read or read_study(name), ())
     corpora: ArmCorpora = Corpora(corpus) if isinstance(corpus, Corpus) else corpus
 
     def chosen(arm: str, asked: Asked) -> RunConfig:
@@ -206,10 +212,10 @@ def load_study(
     return study.model_copy(update={"arms": arms, "baseline": baseline})
 
 
-def left_out(name: str, study: Study) -> list[str]:
+def left_out(read: Study, study: Study) -> list[str]:
     """The arms of a study that `load_study` has left out of it."""
     labels = list(study.budgets)
-    names = {arm: at(arm, labels[0]) if labels else arm for arm in read_study(name).arms}
+    names = {arm: at(arm, labels[0]) if labels else arm for arm in read.arms}
     return [arm for arm, loaded in names.items() if loaded not in study.arms]
 
 

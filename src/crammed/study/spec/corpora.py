@@ -28,6 +28,11 @@ def sets_order(word: str) -> bool:
     return word.startswith(("order.by=", "order="))
 
 
+def decides_corpus(word: str) -> bool:
+    """Whether an arm may have a corpus of its own because of this override."""
+    return is_of_corpus(word) or sets_order(word)
+
+
 def of_training(words: Sequence[str]) -> list[str]:
     """Recipe and overrides, without overrides that say how text becomes a corpus."""
     return [word for word in words if not is_of_corpus(word)]
@@ -36,8 +41,7 @@ def of_training(words: Sequence[str]) -> list[str]:
 def key_of(words: Sequence[str]) -> Key:
     """The words of an arm that decide its corpus: a recipe may set the order of rows."""
     recipes = [word for word in words if "=" not in word]
-    kept = [word for word in words if is_of_corpus(word) or sets_order(word)]
-    return (*recipes, *sorted(kept))
+    return (*recipes, *sorted(filter(decides_corpus, words)))
 
 
 class ArmCorpora(Protocol):
