@@ -145,12 +145,12 @@ Cells = tuple[str, ...]
 
 
 def classic_tree(root: Path) -> None:
-    """Two training rows and one row of each other split, as GLUE was first published."""
+    """Two training rows, a test row and as few scored ones as do, as GLUE was first published."""
     head: Cells
     rows: list[Cells]
     quoted = 'He said " no'
     tsv(root / "CoLA/train.tsv", ("gj04", "1", "", quoted), ("gj04", "0", "*", "It sailor."))
-    tsv(root / "CoLA/dev.tsv", ("gj04", "1", "", "The boat sank."))
+    tsv(root / "CoLA/dev.tsv", ("gj04", "1", "", "The boat sank."), ("gj04", "0", "*", "Sank."))
     tsv(root / "CoLA/test.tsv", ("index", "sentence"), ("0", "Who knows?"))
     tsv(root / "SST-2/train.tsv", ("sentence", "label"), (quoted, "0"), ("good", "1"))
     tsv(root / "SST-2/dev.tsv", ("sentence", "label"), ("fine", "1"))
@@ -158,17 +158,17 @@ def classic_tree(root: Path) -> None:
     head = ("\ufeffQuality", "#1 ID", "#2 ID", "#1 String", "#2 String")
     first, second = ("1", "11", "12", quoted, "He refused."), ("0", "13", "14", "A", "B")
     tsv(root / "MRPC/train.tsv", head, first, second)
-    tsv(root / "MRPC/dev.tsv", head, ("1", "15", "16", "C", "D"))
+    tsv(root / "MRPC/dev.tsv", head, ("1", "15", "16", "C", "D"), second)
     tsv(root / "MRPC/test.tsv", ("index", *head[1:]), ("0", "17", "18", "E", "F"))
     head = ("index", "genre", "old_index", "sentence1", "sentence2", "score")
     rows = [("0", "news", "5", "A", quoted, "5.000"), ("1", "news", "6", "A", "B", "0.600")]
     tsv(root / "STS-B/train.tsv", head, *rows)
-    tsv(root / "STS-B/dev.tsv", head, *rows[1:])
+    tsv(root / "STS-B/dev.tsv", head, *rows)
     tsv(root / "STS-B/test.tsv", head[:-1], rows[0][:-1])
     head = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
     rows = [("9", "1", "2", quoted, "B", "0"), ("7", "broken"), ("4", "1", "2", "A", "B", "1")]
     tsv(root / "QQP/train.tsv", head, *rows)
-    tsv(root / "QQP/dev.tsv", head, rows[0])
+    tsv(root / "QQP/dev.tsv", head, *rows)
     tsv(root / "QQP/test.tsv", ("id", "question1", "question2"), ("0", "A", "B"))
     head = ("index", "promptID", "sentence1", "sentence2", "label1", "gold_label")
     rows = [("0", "31", quoted, "B", "neutral", "neutral"), ("1", "32", "A", "B", "", "entailment")]

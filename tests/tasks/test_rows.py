@@ -356,6 +356,40 @@ def test_splits_with_nothing_to_learn_or_score_are_refused(tmp_path: Path) -> No
     assert "train.jsonl holds no rows" in refusal(tmp_path, [], kind="choice", choices="all")
 
 
+@pytest.mark.parametrize(
+    ("fields", "labels", "said"),
+    [
+        ({"metric": "f1"}, ["b", "b"], "every label is b, so f1 is undefined: add rows, or name"),
+        ({"metric": ["accuracy", "matthews"]}, ["a"], "every label is a, so matthews is undefined"),
+        ({"metric": "accuracy"}, ["a"], None),
+        ({"metric": "macro-f1", "also": "matthews"}, ["a"], None),
+        ({"kind": "regression", "metric": "pearson"}, [2.5], "every label is 2.5, so pearson is"),
+        ({"kind": "regression", "metric": "spearman"}, [3, 3], "every label is 3, so spearman is"),
+        ({"kind": "regression", "metric": "pearson"}, [3, 4], None),
+        ({"kind": "tokens", "metric": "accuracy"}, [[-100], [-1]], "no row has a label"),
+        ({"kind": "tokens", "metric": "span-f1"}, [["O"], [-1]], "every label is O, so span-f1 is"),
+        ({"kind": "tokens", "metric": "span-f1"}, [["B-x"]], None),
+        ({"kind": "tokens", "metric": "accuracy"}, [["O"]], None),
+        ({"kind": "multi-label", "metric": "macro-f1"}, [[]], None),
+    ],
+)
+def test_scored_rows_that_no_prediction_gives_a_score_are_refused(
+    tmp_path: Path, fields: dict[str, Any], labels: list[Any], said: str | None
+) -> None:
+    """Before anything is trained; they had been found in the end."""
+    train: dict[str, list[Any]] = {
+        **{"classification": ["a", "b"], "multi-label": [["a"], ["b"]]},
+        **{"regression": [1.0, 2.0], "tokens": [["O"], ["B-x"]]},
+    }
+    kind = fields.get("kind", "classification")
+    text = ["a"] if kind == "tokens" else "a"
+    known, scored = ([row(text, each) for each in some] for some in (train[kind], labels))
+    if said is None:
+        assert len(read(tmp_path, known, scored, **fields).scored["mine"]) == len(labels)
+    else:
+        assert f"mine/validation.jsonl: {said}" in refusal(tmp_path, known, scored, **fields)
+
+
 def test_damage_is_named_with_its_line(tmp_path: Path) -> None:
     suite = suite_of()
     read_mine(tmp_path, suite, train=TWO, validation=TWO)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import compress
@@ -15,11 +15,12 @@ import numpy as np
 from crammed.errors import InputError
 from crammed.formats.records import Record
 from crammed.keys import key
+from crammed.tasks.checks import check_folds, check_metrics, check_scored, check_training
 from crammed.tasks.columns import TaskColumns, column
-from crammed.tasks.labels import in_order, is_unlabelled, is_untagged, list_of, listed, name_of
+from crammed.tasks.labels import in_order, is_unlabelled, is_untagged, list_of, name_of
 from crammed.tasks.layouts import FoundSplit, SuiteData, open_data
 from crammed.tasks.rows import Rows, TaskData, Texts
-from crammed.tasks.task import MOST_LABELS, OF_TWO, PAIRS, SplitSpec, Suite, Task
+from crammed.tasks.task import MOST_LABELS, PAIRS, SplitSpec, Suite, Task
 
 Placed = Iterable[tuple[str, Record]]
 """Records with their places, for messages."""
@@ -144,9 +145,9 @@ def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True)
         _find(opened, task, next(iter(task.numbers.values())))
     tests = _existing(opened, task, task.test) if test else {}
     names = _class_names(task, train)
-    _check_metrics(task, names)
+    check_metrics(task, names)
     rows = read_rows(train.shown, _sampled(train, task), TaskColumns(task, task.text, names))
-    _check_training(train, task, rows, names)
+    check_training(train.shown, task, rows, names)
 
     def read(split: FoundSplit, spec: SplitSpec, *, labelled: bool) -> Rows:
         columns = TaskColumns(task, spec.text or task.text, names)
@@ -154,10 +155,13 @@ def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True)
         return read_rows(split.shown, placed, columns, choices=rows.choices, labelled=labelled)
 
     if task.folds:
-        _check_folds(train, task.folds, rows)
+        check_folds(train.shown, task.folds, rows)
         scored_rows = dict.fromkeys(scored, rows)
     else:
         scored_rows = {n: read(each, task.numbers[n], labelled=True) for n, each in scored.items()}
+    for name, split in scored.items():
+        metrics = task.numbers[name].metric or task.metric
+        check_scored(split.shown, task, metrics, scored_rows[name], names)
     test_rows = {n: read(each, task.test[n], labelled=False) for n, each in tests.items()}
     told = [split.digest() for split in (train, *scored.values())]
     told += [f"{task.most_rows} rows"] * bool(task.most_rows)
@@ -292,43 +296,6 @@ def _choice_names(task: Task, train: FoundSplit) -> tuple[str, ...]:
                 raise ValueError(f"{count} answers, but the task names {len(task.labels)} labels")
         return task.labels or tuple(map(str, range(count)))
     raise InputError(f"{train.shown} holds no rows")
-
-
-def _check_metrics(task: Task, names: Sequence[str]) -> None:
-    """Raise an InputError if a metric cannot score these classes."""
-    for metric in task.metrics:
-        if metric in OF_TWO and len(names) != 2:
-            shown = listed(names)
-            raise InputError(f"task {task.name}: metric {metric} takes two labels, not {shown}")
-        if task.positive is not None and task.positive not in names:
-            shown = listed(names)
-            raise InputError(
-                f"task {task.name}: positive {task.positive!r} is not one of its labels: {shown}"
-            )
-        other = [name for name in names if name != "O" and name[:2] not in ("B-", "I-")]
-        if metric == "span-f1" and other:
-            raise InputError(
-                f"task {task.name}: span-f1 needs labels O, B-... and I-..., not {other[0]!r}; "
-                "name them in `labels` if the data has numbers"
-            )
-
-
-def _check_training(split: FoundSplit, task: Task, rows: Rows, names: Sequence[str]) -> None:
-    """Raise an InputError if there is nothing to learn."""
-    labels = rows.labels[rows.labels >= 0] if task.kind == "tokens" else rows.labels
-    if not labels.size:
-        raise InputError(f"{split.shown}: no row has a label")
-    if task.kind != "choice" and labels.min() == labels.max():
-        single = f"{labels.flat[0]:g}"
-        value = names[int(single)] if names and labels.ndim == 1 else single
-        raise InputError(f"{split.shown}: every label is {value}: there is nothing to learn")
-
-
-def _check_folds(split: FoundSplit, folds: int, rows: Rows) -> None:
-    """Raise an InputError if a part would have no row."""
-    units, of = (len({*rows.groups}), "groups") if rows.groups else (len(rows), "rows")
-    if units < folds:
-        raise InputError(f"{split.shown}: {units} {of} are too few for {folds} folds")
 
 
 def read_rows(
