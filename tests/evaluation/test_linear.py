@@ -165,3 +165,27 @@ def test_of_too_many_rows_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> Non
     for most, least, largest in ((60, 95.0, 100.0), (2, 0.0, 70.0)):  # two rows, two classes
         monkeypatch.setattr(linear, "MOST_ROWS", most)
         assert least <= scores("classification", train, scored)["mine"] <= largest
+
+
+@pytest.mark.parametrize(
+    ("labels", "pairs", "features"),
+    [(3, False, 20), (4, False, 15), (60, False, 5), (1, True, 15), (2, True, 7), (60, True, 5)],
+)
+def test_the_more_labels_the_fewer_features(
+    labels: int, pairs: bool, features: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The solver keeps both, many times over."""
+    for name, value in (("MOST_FEATURES", 20), ("_MOST_COEFFICIENTS", 60), ("_FEWEST", 5)):
+        monkeypatch.setattr(linear, name, value)
+    texts = [text for (text,) in rows("classification", 120, 1).texts]
+    some: list[Texts] = [(text, text) if pairs else (text,) for text in texts]
+    vectorizer = linear._vectorizer(Rows(some, np.zeros(120, np.float32)), labels)
+    assert len(vectorizer.fit(texts).vocabulary_) == features
+
+
+def test_the_more_labels_the_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Mock(side_effect=linear._features)
+    monkeypatch.setattr(linear, "_features", made)
+    monkeypatch.setattr(linear, "_MOST_SCORES", 330)
+    scores("classification", rows("classification", 120, 1), rows("classification", 60, 2))
+    assert [len(call.args[1]) for call in made.call_args_list] == [110, 60]

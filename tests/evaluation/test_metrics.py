@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import tracemalloc
 from typing import Any, get_args
 
 import numpy as np
@@ -216,3 +217,21 @@ def test_the_metric_of_a_resample_is_the_metric_of_its_rows(metric: Metric, seed
         except ValueError:
             slow = math.nan
         assert value == pytest.approx(slow, abs=1e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize("metric", ["macro-f1", "micro-f1", "matthews"])
+def test_thousands_of_classes_take_little_memory(metric: Metric) -> None:
+    """A table of rows and classes, as the outputs are, takes 64 MB; its sums would take more."""
+    count = 4000
+    truth = np.arange(count)
+    outputs = np.zeros((count, count), np.float32)
+    outputs[truth, np.where(truth % 2, truth, truth - 1)] = 1.0
+    rows = rows_of(truth)
+    tracemalloc.start()
+    try:
+        found = weighted_metric(metric, outputs, rows, ())(np.ones((8, count)))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 100e6
+    assert found.tolist() == [100.0 * (reference(metric, outputs, rows, ()) or 0.0)] * 8

@@ -25,6 +25,12 @@ from crammed.tasks.rows import Rows, TaskData
 from crammed.tasks.task import Task
 
 MOST_ROWS, MOST_FEATURES = 50_000, 100_000
+_MOST_SCORES = 100_000_000
+"""Labels times rows that they are learned from."""
+_MOST_COEFFICIENTS = 10_000_000
+"""Labels times features, for each of which the solver keeps 25 numbers: 2 GB."""
+_FEWEST = 100
+"""Rows and features that are used however many labels there are."""
 _STRENGTHS = (1.0, 10.0, 100.0)
 _LOOKED_AT = 200
 """Texts that decide whether words are apart."""
@@ -33,8 +39,8 @@ _LOOKED_AT = 200
 def linear_scores(task: Task, data: TaskData) -> dict[str, float]:
     """The linear model's score on each labelled split, in percent; none for kind tokens.
 
-    It is trained on at most `MOST_ROWS` training rows. A score that is undefined is left out, and
-    so are all if no text has a word.
+    It is trained on at most `MOST_ROWS` training rows, on fewer if there are thousands of labels. A
+    score that is undefined is left out, and so are all if no text has a word.
 
     Raises:
         InputError: scikit-learn is not installed.
@@ -66,8 +72,10 @@ def _fitted(task: Task, data: TaskData) -> dict[str, Outputs]:
         order = np.argsort(np.concatenate([part.places for part in parts]))
         return {name: np.concatenate(found)[order]}
     # At random, since many sets of data are sorted by label.
-    train = taken(data.train, np.random.default_rng(0).permutation(len(data.train))[:MOST_ROWS])
-    vectorizer = _vectorizer(train).fit([text for texts in train.texts for text in texts])
+    most = min(MOST_ROWS, max(_FEWEST, _MOST_SCORES // data.outputs))
+    train = taken(data.train, np.random.default_rng(0).permutation(len(data.train))[:most])
+    vectorizer = _vectorizer(train, data.outputs)
+    vectorizer.fit([text for texts in train.texts for text in texts])
     first = next(iter(data.scored))
     cut = len(train) - max(1, len(train) // 5)
     end = taken(train, np.arange(cut, len(train)))
@@ -95,15 +103,17 @@ def _score(task: Task, name: str, data: TaskData, outputs: Outputs, rows: Rows) 
         return -np.inf
 
 
-def _vectorizer(rows: Rows) -> Any:
+def _vectorizer(rows: Rows, outputs: int = 1) -> Any:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
+    times = outputs * (4 if len(rows.texts[0]) == 2 else 1)  # as in `_features`
+    most = min(MOST_FEATURES, max(_FEWEST, _MOST_COEFFICIENTS // times))
     sample = (c for texts in rows.texts[:_LOOKED_AT] for text in texts for c in text)
     unspaced = [is_unspaced(character) for character in sample if character.isalpha()]
     kind: dict[str, Any] = {"token_pattern": word_pattern(), "ngram_range": (1, 2)}
     if sum(unspaced) > len(unspaced) / 2:
         kind = {"analyzer": "char", "ngram_range": (1, 3)}
-    return TfidfVectorizer(sublinear_tf=True, max_features=MOST_FEATURES, dtype=np.float32, **kind)
+    return TfidfVectorizer(sublinear_tf=True, max_features=most, dtype=np.float32, **kind)
 
 
 def _features(vectorizer: Any, rows: Rows) -> Any:

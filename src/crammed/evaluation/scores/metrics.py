@@ -29,6 +29,9 @@ from crammed.tasks.task import OF_ONE, Metric
 Floats = NDArray[np.float64]
 Weighted = Callable[[Floats], Floats]
 """How often each unit was drawn, [B, units] -> the metric, [B]."""
+OfClasses = Callable[[Floats, Floats, Floats], Floats]
+_MOST_SUMS = 4_000_000
+"""Sums held in memory at once; 32 MB."""
 
 
 def measure(metric: Metric, outputs: Outputs, rows: Rows, labels: Sequence[str]) -> float:
@@ -110,26 +113,49 @@ def weighted_metric(
         gold, guessed = truth == rows.positive, guess == rows.positive
         counts = np.stack([gold & guessed, ~gold & guessed, gold & ~guessed, ~gold & ~guessed], 1)
         return _of_sums(counts, unit, _f1)
-    gold, guessed = _one_hot(truth, guess)
-    if metric == "matthews":
-        right = (truth == guess).astype(float)
-        counts = np.column_stack([np.ones_like(right), right, gold, guessed])
-        return _of_sums(counts, unit, _matthews)
-    counts = np.stack([gold & guessed, guessed & ~gold, gold & ~guessed], 1)  # [N, 3, L]
-    if metric == "micro-f1":
-        return _of_sums(counts.sum(-1), unit, lambda sums: _ratio(*np.moveaxis(sums, -1, 0)))
-    return _of_sums(counts.reshape(len(counts), -1), unit, _macro)
+    finish = {"matthews": _matthews, "micro-f1": _micro, "macro-f1": _macro}[metric]
+    return _of_outcomes(truth, guess, unit, finish)
 
 
-def _one_hot(truth: Integers, guess: Integers) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """One-hot labels and predictions, [N, L], for the L classes that occur in either."""
+def _of_outcomes(truth: Integers, guess: Integers, unit: Integers, finish: OfClasses) -> Weighted:
+    """A metric computed from how many predictions of each class hit, are false, or are missed.
+
+    There may be as many classes as rows: a table of both, for each seed, would fill the memory.
+
+    Args:
+        truth, guess: [N] or [N, L], as in `Predictions`.
+        unit: [N] the unit that each of them belongs to.
+        finish: the counts of the L classes that occur, three times [B, L] -> the metric [B].
+    """
+    found = _outcomes(truth, guess)
+    classes, place = np.unique(np.concatenate([each for _, each in found]), return_inverse=True)
+    if not len(classes):
+        raise ValueError("F1 is undefined: no row has a label or a prediction")
+    width = 3 * len(classes)
+    column = np.repeat(len(classes) * np.arange(3), [len(each) for _, each in found]) + place
+    drawn_with = unit[np.concatenate([items for items, _ in found])]
+    step = max(1, _MOST_SUMS // width)
+
+    def metric(weights: Floats) -> Floats:
+        values = []
+        for start in range(0, len(weights), step):
+            part = weights[start : start + step]
+            sums = np.stack([np.bincount(column, each[drawn_with], width) for each in part])
+            with np.errstate(invalid="ignore", divide="ignore"):
+                values.append(100.0 * finish(*np.moveaxis(sums.reshape(len(part), 3, -1), 1, 0)))
+        return np.concatenate(values)
+
+    return metric
+
+
+def _outcomes(truth: Integers, guess: Integers) -> list[tuple[Integers, Integers]]:
+    """(items, classes) of the predictions that hit, of those that are false, and of the missed."""
     if truth.ndim == 2:
-        occurs = np.flatnonzero((truth | guess).any(0))
-        if not len(occurs):
-            raise ValueError("F1 is undefined: no row has a label or a prediction")
-        return truth[:, occurs] == 1, guess[:, occurs] == 1
-    classes = np.union1d(truth, guess)
-    return truth[:, None] == classes, guess[:, None] == classes
+        gold, guessed = truth == 1, guess == 1
+        masks = gold & guessed, guessed & ~gold, gold & ~guessed
+        return [(items, classes) for items, classes in map(np.nonzero, masks)]
+    right, wrong = np.flatnonzero(truth == guess), np.flatnonzero(truth != guess)
+    return [(right, truth[right]), (wrong, guess[wrong]), (wrong, truth[wrong])]
 
 
 def _of_sums(counts: NDArray[np.generic], unit: Integers, finish: Weighted) -> Weighted:
@@ -174,18 +200,21 @@ def _spans(sums: Floats) -> Floats:
     return np.where(gold == 0, np.nan, 2 * hits / (guessed + gold))
 
 
-def _macro(sums: Floats) -> Floats:
-    hit, false, missed = np.moveaxis(sums.reshape(len(sums), 3, -1), 1, 0)
+def _micro(hit: Floats, false: Floats, missed: Floats) -> Floats:
+    return _ratio(hit.sum(1), false.sum(1), missed.sum(1))
+
+
+def _macro(hit: Floats, false: Floats, missed: Floats) -> Floats:
     present = hit + false + missed > 0
     each = np.where(present, _ratio(hit, false, missed), 0.0)
     mean: Floats = each.sum(1) / present.sum(1)
     return mean
 
 
-def _matthews(sums: Floats) -> Floats:
+def _matthews(hit: Floats, false: Floats, missed: Floats) -> Floats:
     """Gorodkin's (2004) coefficient, from the margins of the confusion matrix."""
-    rows, right = sums[:, :2].T
-    gold, guessed = np.split(sums[:, 2:], 2, axis=1)
+    gold, guessed = hit + missed, hit + false
+    rows, right = gold.sum(1), hit.sum(1)
     over = rows * right - (gold * guessed).sum(1)
     spread_guess = rows**2 - (guessed**2).sum(1)
     spread_gold = rows**2 - (gold**2).sum(1)
