@@ -10,8 +10,12 @@ import pytest
 from crammed.budget import Budget
 from crammed.cli import studies
 from crammed.errors import InputError
+from crammed.files.writing import write_json
 from crammed.study.running.judges import check_data, judges_of
+from crammed.study.running.request import Request
+from crammed.study.running.request import run as run_request
 from crammed.study.spec.arms import read_study
+from crammed.terminal.progress import SILENT
 from support.study import write_study
 from support.text import write_rows
 
@@ -110,11 +114,34 @@ def test_the_data_of_judges_is_read_unless_runs_were_judged_with_it(
     own.write_text(OWN.replace("sentence2", "sentence3"))
     judges = judges_of([str(own)], None, glue)
     with pytest.raises(InputError, match=r"task rte: .*sentence3"):
-        check_data(judges, {"mine": "another state"})
-    check_data(judges, {"mine": judges[0].state()})
+        check_data(judges, {"mine": "another state"}, ["mine.rte"])
+    check_data(judges, {"mine": judges[0].state()}, ["loss@0.15", "mine.rte"])
     pairs.write_text("{}\n")
     with pytest.raises(InputError, match=r"pairs.jsonl.*no sentence_good"):
-        check_data(judges_of(["blimp"], pairs), {})
+        check_data(judges_of(["blimp"], pairs), {}, [])
+
+
+def test_the_data_of_a_task_that_is_added_to_those_of_its_suite_is_read(
+    tmp_path: Path, glue: Path
+) -> None:
+    """Both are in one folder, which runs have been judged with."""
+    own = tmp_path / "mine.yaml"
+    own.write_text(f"{OWN}  cola: {{text: sentences, labels: 2, metric: matthews}}\n")
+    (rte,), (both,) = (
+        judges_of([f"{own}.{task}" for task in tasks], None, glue)
+        for tasks in (("rte",), ("rte", "cola"))
+    )
+    known, out = {"mine": rte.state()}, tmp_path / "out"
+    check_data([rte], known, ["mine.rte"])
+    with pytest.raises(InputError, match=r"task cola: .*no column 'sentences'"):
+        check_data([both], known, ["mine.rte"])
+    run = {"tokens": 1, "seconds": 1.0, "scores": {"mine.rte": 70.0}}
+    arms = {"plain": {"words": [], "runs": {"0": run}}}
+    write_json(out / "study.json", {"judges": known, "arms": arms})
+    file = write_study(tmp_path, {"plain": [], "b": []})
+    ask = Request(file, (), None, ["none.txt"], BUDGET, 1, out, 1, [both])
+    with pytest.raises(InputError, match=r"task cola: .*no column 'sentences'"):
+        run_request(ask, SILENT)
 
 
 def test_a_task_without_data_is_refused(glue: Path) -> None:

@@ -187,17 +187,19 @@ def judges_of(
     return judges
 
 
-def check_data(judges: Iterable[Judge], known: Mapping[str, str]) -> None:
+def check_data(judges: Iterable[Judge], known: Mapping[str, str], scored: Iterable[str]) -> None:
     """Read the data of judges, so that its faults are known before anything is trained.
 
     Args:
         known: the `Judge.state` of suites whose data runs have been judged with.
+        scored: the names of the scores that runs have: others are of tasks not read so far.
 
     Raises:
         InputError: as `Judge.check_data`.
     """
+    there = dict.fromkeys(scored, 0.0)
     for judge in judges:
-        if known.get(judge.label) != judge.state():
+        if judge.lacks(there) or known.get(judge.label) != judge.state():
             judge.check_data()
 
 

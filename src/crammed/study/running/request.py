@@ -9,8 +9,7 @@ from pathlib import Path
 
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
-from crammed.files.writing import read_json
-from crammed.study.result import RESULT, StudyResult
+from crammed.study.result import StudyResult, read_result
 from crammed.study.running.checks import check_budgets
 from crammed.study.running.costs import Cost, cost_of
 from crammed.study.running.folder import Chooser, going_on
@@ -99,7 +98,8 @@ def run(request: Request, progress: Progress) -> StudyResult:
     Raises:
         InputError: the folder holds something else, text is unsuitable, or an arm is refused.
     """
-    check_data(request.judges, (read_json(request.out / RESULT) or {}).get("judges", {}))
+    before = read_result(request.out)
+    check_data(request.judges, before.judges, before.measures())
     choose = Chooser(request.out, threads_of(request.jobs), progress)
     corpora = _corpora(request, choose, progress)
     loaded = _loaded(request, corpora, choose)
