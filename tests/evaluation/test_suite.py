@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,40 @@ def test_the_score_on_a_split_that_has_left_the_data_goes_too(tmp_path: Path, as
     assert scored() == (["one", "two"], ["both", "first"])
     (tmp_path / "mine" / "test.jsonl").unlink()
     assert scored() == (["one"], ["first"])
+
+
+def test_scores_of_another_suite_of_the_same_name_do_not_enter_its_means(
+    tmp_path: Path, ask: Ask
+) -> None:
+    """Nor do those of a task that its file defines otherwise now."""
+    rows = [{"text": f"{('boat', 'fox')[n % 2]} {n}", "label": n % 2, "b": n % 2} for n in range(9)]
+    tasks = ("topics", "pairs", "gone", "other")
+    for name in tasks:
+        for split in ("train", "validation"):
+            lines = [PAIR] if name == "pairs" else rows
+            write_rows(tmp_path / name / f"{split}.jsonl", lines)
+    one = {"text": "text", "metric": "accuracy"}
+    file, said = tmp_path / "mine.yaml", io.StringIO()
+
+    def scored(asked: Sequence[str], **defined: dict[str, Any]) -> tuple[list[str], list[str]]:
+        means = {"all": [*defined]}
+        file.write_text(json.dumps({"tasks": defined, "means": means}))
+        request = ask(suite=str(file), tasks=tuple(asked), seeds=1, untrained=False)
+        found = evaluate(request, Progress(said))["suites"]["mine"]
+        return [*found["tasks"]], [mean["name"] for mean in found["means"]]
+
+    before = {"topics": one, "pairs": {"kind": "minimal-pairs"}, "gone": one}
+    assert scored([*before], **before) == (["topics", "pairs", "gone"], ["all"])
+    assert scored(["gone"], **before, other=one)[0] == ["topics", "pairs", "gone"]
+    assert "left out" not in said.getvalue()
+    after = {"topics": {**one, "label": "b"}, "pairs": one, "other": one}
+    assert scored(["other"], **after) == (["other"], [])
+    assert (
+        "note  left out earlier scores of tasks that suite mine now lacks or defines otherwise: "
+        "topics, pairs, gone\n"
+    ) in said.getvalue()
+    again = {"topics": {**one, "most_rows": 9}, "other": {**one, "folds": 2}}
+    assert scored(["topics"], **again) == (["topics", "other"], ["all"])
 
 
 def test_finished_jobs_are_never_done_again(tmp_path: Path, ask: Ask) -> None:

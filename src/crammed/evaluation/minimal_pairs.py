@@ -68,7 +68,7 @@ def scores_of(
                 continue
             scores["tasks"][name], resampled = pairs_json(task, name, rows, right)
             folder.save_resampled(suite.name, name, resampled)
-    return folder.save_tasks(suite, scores)
+    return evaluator.save(suite, scores)
 
 
 def _right(evaluator: SuiteEvaluator, rows: Rows, title: str, model: SparseMaskedLM) -> Right:

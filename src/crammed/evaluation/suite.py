@@ -17,7 +17,7 @@ from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.finetuning.jobs import FinetuneJob, FinetuneSetup, run_jobs, usual_threads
 from crammed.evaluation.finetuning.task import FinetuneTask, SplitWriter
 from crammed.evaluation.finetuning.vectors import COMPARED
-from crammed.evaluation.folder import EvaluationFolder, outputs_file, submission_key
+from crammed.evaluation.folder import EvaluationFolder, outputs_file, read_gold, submission_key
 from crammed.evaluation.folds import Fold, join, unfinished
 from crammed.evaluation.linear import linear_scores
 from crammed.evaluation.prepared import PreparedTask
@@ -29,7 +29,7 @@ from crammed.files.scratch import scratch_folder
 from crammed.tasks.folds import parts_of
 from crammed.tasks.read import read_task
 from crammed.tasks.rows import TaskData
-from crammed.tasks.task import Suite, Task
+from crammed.tasks.task import PAIRS, Suite, Task
 from crammed.terminal.progress import Progress
 
 Scores = dict[str, Any]
@@ -197,10 +197,7 @@ class SuiteEvaluator:
             majority_class=data.train.majority_class() if task.kind == "tokens" else 0,
             apart=apart,
         )
-        # What was fine-tuned can be scored by another positive class. The hash of the data has the
-        # number of rows and folds: evaluations of versions without them are not trained again.
-        settings = task.model_dump(mode="json", exclude={"positive", "most_rows", "folds"})
-        about = {"sha256": data.sha256, "task": settings, "labels": list(data.labels)}
+        about = {"sha256": data.sha256, "task": _settings(task), "labels": list(data.labels)}
         key = json_hash([about, self.max_length, *self._differently(apart)])
         jobs, cut = self._jobs(suite, shared, key), dict(writer.cut)
         return PreparedTask(task, data, about, key, jobs, cut, [*self._folds(data, shared, writer)])
@@ -252,7 +249,37 @@ class SuiteEvaluator:
         for name, reason in failures.items():
             task = suite.tasks[name]
             scores["tasks"] |= {n: failed_json(task, n, reason) for n in task.numbers}
-        return self.folder.save_tasks(suite, scores)
+        return self.save(suite, scores)
+
+    def save(self, suite: Suite, scores: Scores) -> Scores:
+        """Save the scores of a suite with its means, without those of tasks that it has no more.
+
+        A suite's file may have changed, or be another one of the same name.
+        """
+        tasks = {name: task for task in suite.tasks.values() for name in task.numbers}
+        kept = {
+            name: score
+            for name, score in scores["tasks"].items()
+            if name in tasks and self._is_of(suite, name, tasks[name], score)
+        }
+        if gone := [name for name in scores["tasks"] if name not in kept]:
+            self.progress.line(
+                f"note  left out earlier scores of tasks that suite {suite.name} now lacks or "
+                f"defines otherwise: {', '.join(gone)}"
+            )
+        return self.folder.save_tasks(suite, {**scores, "tasks": kept})
+
+    def _is_of(self, suite: Suite, name: str, task: Task, score: Mapping[str, Any]) -> bool:
+        """Whether a score is of the task as it is defined now, as far as that is known."""
+        if "failed" in score:
+            return True
+        if PAIRS in (kind := score.get("kind"), task.kind):  # their labels are not saved
+            return kind == task.kind
+        try:
+            settings, (_, about) = _settings(task), read_gold(self.folder.path, suite.name, name)
+        except InputError:  # removed
+            return True
+        return {**settings, **about["task"]} == settings
 
     def _linear(
         self, earlier: Mapping[str, Any], finished: Sequence[PreparedTask]
@@ -304,6 +331,15 @@ class SuiteEvaluator:
                 judged = Judged(task, data.labels, name, rows, median)
                 self.folder.save_told(suite.name, name, judged.told())
         return scores
+
+
+def _settings(task: Task) -> dict[str, Any]:
+    """What makes a task another one, whose models are fine-tuned anew.
+
+    What was fine-tuned can be scored by another positive class. The hash of the data has the number
+    of rows and folds: evaluations of versions without them are not trained again.
+    """
+    return task.model_dump(mode="json", exclude={"positive", "most_rows", "folds"})
 
 
 def _waiting(prepared: Sequence[PreparedTask]) -> list[FinetuneJob]:
