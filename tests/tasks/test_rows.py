@@ -247,13 +247,23 @@ def test_choices_from_columns_and_from_a_list(tmp_path: Path) -> None:
     assert "holds fewer than two answers" in refusal(tmp_path, [row("a", "A", all=["p"])], **fields)
 
 
-@pytest.mark.parametrize("form", [int, str, float])
+@pytest.mark.parametrize("form", [int, str, float, lambda n: f"{n}.0"])
 def test_minus_one_is_a_class_where_it_is_named(tmp_path: Path, form: Any) -> None:
     rows = [row("a", form(-1)), row("b", form(0)), row("c", form(1))]
     data = read(tmp_path, rows, labels=[-1, 0, 1])
     assert data.train.labels.tolist() == [0, 1, 2]
     with pytest.raises(InputError, match="if -1 is a class, name all classes in `labels`"):
         read(tmp_path, rows)
+    assert read(tmp_path, rows, kind="regression", metric="pearson").train.labels.tolist() == [
+        *(-1.0, 0.0, 1.0)
+    ]
+
+
+def test_tags_that_tables_hold_as_fractions_are_whole_numbers(tmp_path: Path) -> None:
+    rows = [{"words": "a b c d", "label": "1.0 -100.0 0.0 -1.0"}]
+    data = read(tmp_path, rows, kind="tokens", metric="accuracy", text="words")
+    assert data.labels == ("0", "1")
+    assert data.train.labels.tolist() == [1, -1, 0, -1]
 
 
 @pytest.mark.parametrize(

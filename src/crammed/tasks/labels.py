@@ -20,9 +20,8 @@ MOST_VALUE = 3.4e38
 def class_number(value: Any, names: Sequence[str]) -> int:
     """The position of a label among the names, by name or, unless names are numbers, by number."""
     if is_unlabelled(value, names):
-        raise _missing(
-            value, "; if -1 is a class, name all classes in `labels`" if value in (-1, "-1") else ""
-        )
+        minus_one = not is_unlabelled(value, ("-1",))
+        raise _missing(value, "; if -1 is a class, name all classes in `labels`" * minus_one)
     name = name_of(value)
     if name in names:
         return names.index(name)
@@ -68,7 +67,8 @@ def is_untagged(tag: Any, names: Sequence[str] = ()) -> bool:
 
 
 def _is_mark(value: Any, marks: Sequence[Any], names: Sequence[str]) -> bool:
-    return value in marks and (value is None or name_of(value) not in names)
+    mark = name_of(value) if isinstance(value, str) else value  # "-1.0" as -1.0
+    return mark in marks and (mark is None or name_of(mark) not in names)
 
 
 def name_of(value: Any) -> str:
@@ -97,7 +97,7 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 
 def value_of(value: Any) -> float:
     """The value of a regression label, a finite number; -1 is an ordinary value."""
-    if is_unlabelled(value) and value not in (-1, "-1"):
+    if is_unlabelled(value, ("-1",)):
         raise _missing(value)
     try:
         number = float(value)
