@@ -165,6 +165,16 @@ def test_faults_of_a_suite_are_named(tmp_path: Path, text: str, words: str) -> N
     assert words in refusal(tmp_path, text)
 
 
+@pytest.mark.parametrize("between", ["[5, 0]", "[5, 5]", "[.nan, 5]", "[0, .nan]"])
+def test_answers_lie_between_two_numbers(tmp_path: Path, between: str) -> None:
+    """Others would make every answer of a submission the same."""
+    task = "tasks: {a: {text: b, metric: f1, test: {A.tsv: t}}}"
+    said = refusal(tmp_path, f"{task}\nbetween: {{A.tsv: {between}}}")
+    assert said.endswith("between.A.tsv: write [smallest, largest], such as [0, 5]")
+    good = load_suite(written(tmp_path, f"{task}\nbetween: {{A.tsv: [0, 5]}}"))
+    assert good.between == {"A.tsv": (0.0, 5.0)}
+
+
 @pytest.mark.parametrize("name", ["blimp", "heldout"])
 def test_a_suite_has_not_the_name_of_what_is_no_suite_of_tasks(tmp_path: Path, name: str) -> None:
     file = tmp_path / f"{name}.yaml"

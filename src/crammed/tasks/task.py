@@ -334,17 +334,16 @@ class Suite(Section):
             for name in of:
                 if name not in numbers:
                     raise ValueError(f"means.{mean}: {no_such('number', name, numbers)}")
-        for file in self.between:
+        for file, (smallest, largest) in self.between.items():
             if file not in files:
                 raise ValueError(f"between: {no_such('test file', file, files)}")
+            if not smallest < largest:  # nor if one is NaN
+                raise ValueError(f"between.{file}: write [smallest, largest], such as [0, 5]")
         if isinstance(self.hub, dict):
-            splits = [
-                split
-                for task in self.tasks.values()
-                for split in (*task.scored.values(), *task.test.values())
-            ]
             folders = [folder for task in self.tasks.values() for folder in task.folders]
-            folders += [split.folder for split in splits if split.folder is not None]
+            for task in self.tasks.values():
+                specs = (*task.scored.values(), *task.test.values())
+                folders += [spec.folder for spec in specs if spec.folder is not None]
             for folder in self.hub:
                 if folder not in folders:
                     raise ValueError(f"hub: {no_such('folder', folder, folders)}")
