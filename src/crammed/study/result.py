@@ -17,6 +17,8 @@ from crammed.study.spec.budgets import BudgetText, at
 RESULT = "study.json"
 RATES = ("loss@0.15", "loss@0.25")
 LOSSES = ("loss@", "document_loss@", "bits_per_character@")
+BITS, UNTRAINED = "bits_", "untrained."
+"""How measures without a table begin: loss in other units, and scores of untrained twins."""
 _TOO_LARGE = 1e30
 Score = Annotated[float, Field(gt=-_TOO_LARGE, lt=_TOO_LARGE)]
 
@@ -75,6 +77,12 @@ class Run(Part):
     def without(self, name: str) -> Run:
         """The run as if it had never had this key."""
         return Run.model_validate({k: v for k, v in self.values().items() if k != name})
+
+
+def is_own(suite: str) -> bool:
+    """Whether scores by a suite of this name would be taken for what a study measures itself."""
+    hidden = f"{suite}.".startswith((BITS, UNTRAINED))
+    return hidden or is_loss(f"{suite}@") or suite in Run.model_fields
 
 
 class Arm(Part):

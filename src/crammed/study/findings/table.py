@@ -21,7 +21,7 @@ from crammed.study.findings.statistics import (
     decidable_text,
     on_plateau,
 )
-from crammed.study.result import RATES, StudyResult, is_loss, means_of
+from crammed.study.result import BITS, RATES, UNTRAINED, StudyResult, is_loss, means_of
 from crammed.terminal.table import Printed, add_column, new_table
 
 Json = Mapping[str, Any]
@@ -49,15 +49,16 @@ FURTHEST = 3.0
 """The axis of a figure ends at this many times a typical difference."""
 _ALIKE = 1.02
 """Arms whose FLOPs differ by less have equal FLOPs, up to a last update that did not fit."""
-_TWINS = ("bits_", "untrained.")
-"""Prefixes of measures without a table: loss in other units, and scores of untrained models."""
 
 
 def judged_by(study: StudyResult) -> list[str]:
     """The measures that get a table each."""
     main = study.main_measure()
     others = (each for each in study.measures() if each not in (main, RATES[0]))
-    return [main, *(o for o in others if not o.startswith(_TWINS) and not o.endswith("@0.25"))]
+    return [
+        main,
+        *(o for o in others if not o.startswith((BITS, UNTRAINED)) and not o.endswith("@0.25")),
+    ]
 
 
 def measure_text(measure: str, *, with_suite: bool = False) -> str:
@@ -96,7 +97,7 @@ def mean_text(one: Json, measure: str = RATES[0]) -> str:
 
 def untrained_text(study: StudyResult, arm: str, measure: str) -> str:
     """The mean score of an arm's untrained twins; empty if there are none."""
-    values = study.arms[arm].values_of(f"untrained.{measure}")
+    values = study.arms[arm].values_of(f"{UNTRAINED}{measure}")
     return number_text(statistics.fmean(values), measure) if values else ""
 
 

@@ -25,7 +25,7 @@ from crammed.files.folders import expanded
 from crammed.files.hashes import json_hash, sha256
 from crammed.files.writing import read_json
 from crammed.hints import did_you_mean
-from crammed.study.result import Arm, Run, StudyResult
+from crammed.study.result import UNTRAINED, Arm, Run, StudyResult, is_own
 from crammed.study.spec.judging import OWN, parted
 from crammed.tasks.pairs import read_pairs
 from crammed.tasks.read import tasks_in
@@ -35,7 +35,6 @@ HELDOUT, BLIMP, TASKS = "heldout", "blimp", "tasks"
 NOTHING: Mapping[str, Path] = MappingProxyType({})
 TWINS = "untrained"
 """The folder of a study that holds what untrained models predict."""
-_UNTRAINED = "untrained."
 
 
 @dataclass(frozen=True)
@@ -208,10 +207,12 @@ def _suite_and_task(kind: str) -> tuple[str, str]:
     if own := OWN.fullmatch(kind):
         suite, task = str(expanded(own[1]).absolute()), own[2] or ""
         # In the names of scores, a dot ends that of the suite, and an @ precedes a protocol's.
-        if {".", "@"} & set(Path(suite).stem):
+        if {".", "@"} & set(stem := Path(suite).stem):
             raise InputError(
                 f"{suite}: a judge's file may have no other dot and no @ in its name: rename it"
             )
+        if is_own(stem):
+            raise InputError(f"{suite}: a study has results called {stem} of its own: rename it")
     else:
         suite, _, task = kind.partition(".")
         if suite not in suite_names():
@@ -283,7 +284,7 @@ def with_scores(
     scores = {**before, **given}
     if judge.suite == BLIMP:
         return scores
-    kept = {k: v for k, v in scores.items() if k.removeprefix(_UNTRAINED) != judge.name}
+    kept = {k: v for k, v in scores.items() if k.removeprefix(UNTRAINED) != judge.name}
     if judge.lacks(kept):
         return kept
     return {**kept, **_means(kept, judge)}
@@ -305,7 +306,7 @@ def _means(scores: Mapping[str, float], judge: Judge) -> dict[str, float]:
     """
     suite = load_suite(judge.suite)
     found: dict[str, float] = {}
-    for kind in ("", _UNTRAINED):
+    for kind in ("", UNTRAINED):
         own = {
             name.removeprefix(kind).partition("@")[0].removeprefix(f"{judge.label}."): value
             for name, value in scores.items()
@@ -331,7 +332,7 @@ def _given(run: Path, judge: Judge) -> dict[str, Any]:
 
 def _both(name: str, entry: Mapping[str, Any]) -> dict[str, float]:
     """A task's score, and that of the untrained twin."""
-    found = {name: entry, f"{_UNTRAINED}{name}": entry.get("untrained") or {}}
+    found = {name: entry, f"{UNTRAINED}{name}": entry.get("untrained") or {}}
     return {each: of["median"] for each, of in found.items() if of.get("median") is not None}
 
 
@@ -385,6 +386,6 @@ def without_stale(run: Run, stale: Sequence[str]) -> Run:
     kept = {
         name: value
         for name, value in run.scores.items()
-        if re.split("[.@]", name.removeprefix(_UNTRAINED))[0] not in stale
+        if re.split("[.@]", name.removeprefix(UNTRAINED))[0] not in stale
     }
     return run.model_copy(update={"scores": kept}) if run.scores else run
