@@ -234,6 +234,19 @@ def test_a_mean_is_over_the_same_tasks_in_all_runs(
     assert {f"glue.cola{by}", f"glue.mrpc{by}"} <= entry["scores"].keys()
 
 
+@pytest.mark.parametrize("means", ["", "means: {all: [c, b, a]}\n"])
+def test_the_mean_of_untrained_twins_is_over_the_same_tasks(tmp_path: Path, means: str) -> None:
+    task = "{text: text, metric: matthews}"
+    (tmp_path / "mine.yaml").write_text(f"tasks: {{a: {task}, b: {task}, c: {task}}}\n{means}")
+    judge = Judge(str(tmp_path / "mine.yaml"), tmp_path, ("a", "b", "c"))
+    given = {"mine.a": 60.0, "mine.b": 80.0, "mine.c": 70.0, "untrained.mine.a": 10.0}
+    found = with_scores({}, {**given, "untrained.mine.c": 40.0}, judge)
+    assert found["mine"] == 70.0
+    assert "untrained.mine" not in found
+    found = with_scores(found, {"untrained.mine.b": 40.0}, judge)
+    assert found["untrained.mine"] == 30.0
+
+
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"suites": []}', '{"suites": {"glue": {"tasks": [1]}}}']
 )

@@ -300,22 +300,27 @@ def with_same_means(arms: dict[str, Arm], judges: Iterable[Judge]) -> dict[str, 
 
 
 def _means(scores: Mapping[str, float], judge: Judge) -> dict[str, float]:
-    """The mean over a judge's tasks, and that of the untrained twins.
+    """The mean over a judge's tasks, and that of the untrained twins if it is over the same.
 
     A suite may define over which tasks; otherwise it is over all that the judge scores.
     """
     suite = load_suite(judge.suite)
-    found: dict[str, float] = {}
-    for kind in ("", UNTRAINED):
-        own = {
+    own, untrained = (
+        {
             name.removeprefix(kind).partition("@")[0].removeprefix(f"{judge.label}."): value
             for name, value in scores.items()
             if name.startswith(kind)
             and any(judge.is_of(name.removeprefix(kind), each) for each in judge.names)
         }
-        means = [of for _, of, _ in means_over(suite, own)[:1]] if suite.means else [tuple(own)]
-        for of in (each for each in means if len(each) > 1):
-            found[f"{kind}{judge.name}"] = statistics.fmean(own[each] for each in of)
+        for kind in ("", UNTRAINED)
+    )
+    means = [of for _, of, _ in means_over(suite, own)[:1]] if suite.means else [tuple(own)]
+    found: dict[str, float] = {}
+    for of in (each for each in means if len(each) > 1):
+        found[judge.name] = statistics.fmean(own[each] for each in of)
+        if untrained.keys() >= set(of):
+            floor = statistics.fmean(untrained[each] for each in of)
+            found[f"{UNTRAINED}{judge.name}"] = floor
     return found
 
 
