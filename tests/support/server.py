@@ -38,6 +38,8 @@ IMPORTED = (
     "matplotlib.backends.backend_svg",
     "pandas",
     "scipy.stats",
+    "sklearn.feature_extraction.text",
+    "sklearn.linear_model",
     "torch._dynamo",
     "transformers.models.modernbert.modeling_modernbert",
 )

@@ -138,7 +138,8 @@ def test_a_call_with_nothing_to_do_does_nothing(
         return Measured(1e9, False)
 
     use(monkeypatch, lambda _: Ended(0, "", ""))
-    monkeypatch.setattr("crammed.planning.settling.training_speed", measure)
+    for module in ("planning.settling", "study.running.seconds"):
+        monkeypatch.setattr(f"crammed.{module}.training_speed", measure)
 
     def call() -> dict[str, Any]:
         studies.study(name, small, corpus.path, Budget.parse("10m"), 2, out, 2, True)
