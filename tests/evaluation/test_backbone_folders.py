@@ -17,8 +17,10 @@ import torch
 from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface_files import loading, model_files
 from crammed.evaluation.backbones.spec import BackboneSpec
+from crammed.export.huggingface import comes_with_our_code, export
 from crammed.files.hashes import HASHES, write_hashes
-from support.models import byte_pairs, change, save_tokenizer, word_pieces
+from support.models import byte_pairs, change, save_tokenizer, untrained, word_pieces
+from support.text import tiny
 
 
 def test_the_digest_is_of_the_content_alone(tmp_path: Path, model_folders: dict[str, Path]) -> None:
@@ -89,6 +91,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         ({"config.json": values}, "asks for the code of a quantization")
         for values in (QUANTIZED, {"text_config": QUANTIZED})
     ),
+    (
+        {"config.json": {"configuration_files": ["config.4.0.0.json"]}},
+        "another file read in its pl",
+    ),
     ({"adapter_config.json": {"base_model_name_or_path": "a/b"}}, "bert holds an adapter: merge"),
     *(
         ({"config.json": values}, f"no model has so large a {key}")
@@ -132,6 +138,33 @@ def test_what_is_wrong_with_a_folder_is_said_in_one_line(
         else:
             change(bert / name, content)
     refused(bert, words)
+
+
+@pytest.fixture(scope="module")
+def custom(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An export that comes with our code."""
+    model = untrained(word_pieces(), tiny().model)
+    return export(model, tmp_path_factory.mktemp("custom") / "export", "custom").path
+
+
+@pytest.mark.parametrize(
+    ("file", "values"),
+    [
+        ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["evil/repo--evil.Tok", None]}}),
+        ("tokenizer_config.json", {"auto_map": ["evil/repo--evil.Tok", None]}),
+        ("preprocessor_config.json", {"auto_map": {"AutoProcessor": "evil/repo--evil.P"}}),
+        ("config.json", {"text_config": {"auto_map": {"AutoConfig": "evil/repo--evil.C"}}}),
+        ("config.json", {"auto_map": {"AutoConfig": "modeling_crammed.x--m.C"}}),
+    ],
+)
+def test_our_code_does_not_let_the_code_of_others_through(
+    tmp_path: Path, custom: Path, file: str, values: dict[str, Any]
+) -> None:
+    copy = shutil.copytree(custom, tmp_path / "copy")
+    assert comes_with_our_code(copy)
+    change(copy / file, values)
+    assert not comes_with_our_code(copy)
+    refused(copy, r"comes with its own Python code.*--trust-remote-code")
 
 
 def test_what_is_wrong_with_a_tokenizer_is_said_in_one_line(bert: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,12 +41,12 @@ _HEADS = (
     "QuestionAnswering",
     "MultipleChoice",
 )
-_CUSTOM_CLASSES = {
-    "AutoConfig": "CrammedConfig",
-    "AutoModel": "CrammedModel",
-    **{f"AutoModelFor{head}": f"CrammedFor{head}" for head in _HEADS},
+_AUTO_MAP = {
+    "AutoConfig": "modeling_crammed.CrammedConfig",
+    "AutoModel": "modeling_crammed.CrammedModel",
+    **{f"AutoModelFor{head}": f"modeling_crammed.CrammedFor{head}" for head in _HEADS},
 }
-"""Auto class of transformers -> the class of modeling_crammed.py that it loads."""
+"""Auto class of transformers -> the class that it loads."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def _custom_config(final: TrainedModel) -> dict[str, Any]:
         "max_position_embeddings": final.config.max_length,
         "architectures": ["CrammedForMaskedLM"],
         "model_type": "crammed",
-        "auto_map": {auto: f"modeling_crammed.{own}" for auto, own in _CUSTOM_CLASSES.items()},
+        "auto_map": _AUTO_MAP,
         "tokenizer_class": "PreTrainedTokenizerFast",  # pipelines of transformers 4 look here
         "vocab_size": final.vocab_size,
         "tie_word_embeddings": False,
@@ -194,14 +195,17 @@ def write_custom_code(folder: Path) -> None:
 
 
 def comes_with_our_code(folder: Path) -> bool:
-    """Whether a folder holds the code of this package, and asks for no other."""
-    named = (read_json(folder / "config.json") or {}).get("auto_map")
+    """Whether a folder holds the code of this package, and no file of it names any other.
+
+    Raises:
+        InputError: a file of its configuration is damaged.
+    """
+    config = read_json(folder / "config.json") or {}
+    if config.pop("auto_map", None) != _AUTO_MAP:
+        return False
+    others = [read_json(f) for f in folder.glob("*config*.json") if f.name != "config.json"]
     files = {file.name: read_text(file) for file in folder.glob("*.py")}
-    return (
-        isinstance(named, dict)
-        and all(isinstance(n, str) and n.startswith("modeling_crammed.") for n in named.values())
-        and files == custom_code()
-    )
+    return '"auto_map": ' not in json.dumps([config, *others]) and files == custom_code()
 
 
 def _write_tokenizer(final: TrainedModel, folder: Path) -> None:

@@ -74,9 +74,9 @@ def model_files(folder: Path) -> list[Path]:
     """The files that determine what the model computes.
 
     Raises:
-        InputError: there are no weights, config.json does not name the model type or asks for
-            impossible sizes or for code, there is an adapter, or an index of weights is damaged or
-            points outside the folder.
+        InputError: there are no weights, config.json does not name the model type, asks for
+            impossible sizes or for code, or stands for another file, there is an adapter, or an
+            index of weights is damaged or points outside the folder.
     """
     for file in folder.iterdir():  # transformers reads more of them than are listed here
         if not file.is_dir():
@@ -106,6 +106,11 @@ def model_files(folder: Path) -> list[Path]:
             raise InputError(
                 f"{folder / 'config.json'} asks for the code of a quantization ({key}): evaluate a "
                 "version of the model without it"
+            )
+        if key == "configuration_files":
+            raise InputError(
+                f"{folder / 'config.json'} has another file read in its place ({key}): remove that "
+                "key, or copy that file to config.json"
             )
     _check_indices(folder)
     _check_ids(folder)
