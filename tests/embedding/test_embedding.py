@@ -139,6 +139,7 @@ def test_texts_are_told_apart_afterwards(
     if partners == "neighbours":
         assert after["retrieval"]["mrr"] > before["retrieval"]["mrr"]
     assert json.loads((out / "embedding.json").read_text()) == made.result
+    assert made.result["sources"] == ["text.jsonl"]  # without the folders, as it may be uploaded
     assert "Spearman" in made._repr_html_()
     check_folder(out)
 

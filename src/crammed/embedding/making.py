@@ -91,7 +91,7 @@ def make(
         work = tune(objective, backbone.width, rows, partners, tuning, numerics, progress)
         with progress.task("scoring it tuned"):
             after = scores(*scored)
-        result = {"model": name, "sources": [*sources], **tuning.values()}
+        result = {"model": name, "sources": passages.sources, **tuning.values()}
         result |= {"updates": work.updates, "tokens": work.tokens, "passages": len(rows)}
         result |= {"before": before, "after": after, **others}
         write_embedder(folder, source, inner(mean.encoder), tuning.length, backbone.width)

@@ -47,11 +47,13 @@ class Passages:
         texts: in their order; some may be the same.
         pairs: numbers of two passages, the second of which follows the first in its document.
         heldout: pairs of neighbours, one from each document of which nothing is learned.
+        sources: names of what was read, without the folders that lead there.
     """
 
     texts: list[str] = field(default_factory=list)
     pairs: list[tuple[int, int]] = field(default_factory=list)
     heldout: list[tuple[str, str]] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, sources: Sequence[str], length: int, seed: int, progress: Progress) -> Passages:
@@ -69,9 +71,9 @@ class Passages:
         found, characters, documents = cls(), 0, 0
         held: set[str] = set()
         with _of_one_field(), progress.task("reading text", MOST_CHARACTERS) as task:
-            for text in (
-                t for s in open_sources(data) for part in s.parts for t in part.documents()
-            ):
+            opened = open_sources(data)
+            found.sources = [source.name for source in opened]
+            for text in (t for s in opened for part in s.parts for t in part.documents()):
                 documents, characters = documents + 1, characters + len(text)
                 found._add(text, length, key(seed, "passages", documents), held)
                 task.update(characters, f"{len(found.texts):,} passages")
