@@ -18,6 +18,7 @@ import torch
 import crammed
 from crammed.budget import Budget
 from crammed.embedding.card import TOO_FEW, card, score_lines
+from crammed.embedding.folder import write_embedder
 from crammed.embedding.passages import Passages, cut
 from crammed.embedding.scoring import retrieval
 from crammed.embedding.tuning import TEMPERATURE, Tuning, batches, contrastive_loss
@@ -28,6 +29,7 @@ from crammed.model.trained import load_trained
 from crammed.sentences import sentences
 from crammed.terminal.progress import SILENT
 from support.command import crammed as command
+from support.models import change
 from support.text import write_jsonl, write_rows
 
 NAMES = ("lanterns", "clock", "stone", "letter", "boats", "fox", "sailor", "girl")
@@ -173,6 +175,18 @@ def test_the_folder_is_checked_in_single_precision_whatever_it_was_tuned_in(
     )
     _, texts, ours = checked.call_args.args
     np.testing.assert_allclose(ours, crammed.load(out, "cpu").encode(texts, 24), atol=1e-5)
+
+
+def test_the_configuration_does_not_say_that_weights_are_in_16_bits(
+    tmp_path: Path, model_folders: dict[str, Path]
+) -> None:
+    source = shutil.copytree(model_folders["bert"], tmp_path / "source")
+    change(source / "config.json", {"dtype": "float16", "torch_dtype": "float16"})
+    (tmp_path / "out").mkdir()
+    write_embedder(tmp_path / "out", source, torch.nn.Linear(2, 2), 24, 2)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["model_type"] == "bert"
+    assert not {"dtype", "torch_dtype"} & {*config}
 
 
 def test_the_command_takes_a_model_with_code(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +138,17 @@ def test_dropout_has_other_names_and_switches_are_none(tmp_path: Path) -> None:
         "resid_pdrop",
         "dropout_rate",
     }
+
+
+def test_weights_are_not_rounded_whatever_the_configuration_says(
+    tmp_path: Path, load_model: Load, model_folders: dict[str, Path]
+) -> None:
+    folder = shutil.copytree(model_folders["bert"], tmp_path / "bert")
+    change(folder / "config.json", {"dtype": "float16", "torch_dtype": "float16"})
+    named = BackboneSpec(str(folder)).load()
+    for seed in (None, 0):
+        found, wanted = (parameters(each.encoder(seed)) for each in (named, load_model("bert")))
+        torch.testing.assert_close(found, wanted, rtol=0.0, atol=0.0)
 
 
 @pytest.mark.parametrize("name", [*RECIPES, *FAMILIES])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,17 +25,23 @@ from crammed.evaluation.scores.predictions import probabilities
 from crammed.evaluation.suite import median_seed
 from crammed.export.huggingface import export
 from crammed.files.writing import write_json
-from crammed.finetuned.folder import DESCRIPTION, PAIR_LAYER, read_description
+from crammed.finetuned.folder import (
+    DESCRIPTION,
+    PAIR_LAYER,
+    Description,
+    read_description,
+    write_model,
+)
 from crammed.finetuned.keeping import keep
 from crammed.finetuned.output import print_rows, write_rows
 from crammed.finetuned.prediction import Predictor
 from crammed.tasks.read import read_task
 from crammed.tasks.rows import Rows
-from crammed.tasks.task import load_suite
+from crammed.tasks.task import Task, load_suite
 from crammed.terminal.progress import SILENT
 from support import command
 from support.backbones import RECIPES
-from support.models import untrained
+from support.models import change, untrained
 from support.pages import python_blocks
 from support.text import documents, tiny
 
@@ -171,6 +178,30 @@ def test_transformers_loads_it(data: Path, encoders: dict[str, Path], recipe: st
     predictor = Predictor.load(folder)  # the package's own code needs no trust
     _, ours = next(predictor.predict(data / "validation.jsonl"))
     assert ours["probabilities"] == pytest.approx({"dry": theirs[0], "wet": theirs[1]}, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "names"),
+    [
+        ("multi-label", ("spam",), {"0": "spam"}),
+        ("regression", (), {"0": "mine"}),
+        ("choice", ("one end", "another"), {"0": "mine"}),
+    ],
+)
+def test_the_configuration_is_of_what_is_kept(
+    tmp_path: Path, model_folders: dict[str, Path], kind: Any, labels: Any, names: dict[str, str]
+) -> None:
+    """Not of the encoder, whose weights may be in a 16-bit format."""
+    source = shutil.copytree(model_folders["bert"], tmp_path / "source")
+    change(source / "config.json", {"dtype": "float16", "torch_dtype": "float16"})
+    (tmp_path / "weights").write_bytes(save({"model.x": torch.ones(1)}))
+    (tmp_path / "kept").mkdir()
+    task = Task.model_validate({"name": "mine", "kind": kind, **COLUMNS[kind]})
+    about = Description(task=task, labels=labels, max_length=9, encoder="x", seed=0, scores={})
+    write_model(tmp_path / "kept", source, tmp_path / "weights", about)
+    config = json.loads((tmp_path / "kept" / "config.json").read_text())
+    assert config["id2label"] == names
+    assert not {"dtype", "torch_dtype"} & {*config}
 
 
 def test_the_weights_are_those_of_the_median_seed(data: Path, encoders: dict[str, Path]) -> None:

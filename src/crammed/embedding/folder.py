@@ -12,7 +12,7 @@ import numpy as np
 
 from crammed.embedding.scoring import Vectors
 from crammed.errors import CrammedError
-from crammed.evaluation.backbones.huggingface_files import copy_all_but_weights
+from crammed.evaluation.backbones.huggingface_files import copy_all_but_weights, single_precision
 from crammed.export.huggingface import importable
 from crammed.files.writing import read_json, write_json
 from crammed.model.trained import save_weights
@@ -38,8 +38,8 @@ def write_embedder(folder: Path, source: Path, model: Any, length: int, width: i
         described = read_json(folder / "tokenizer_config.json") or {}
         names = {"model_input_names": ["input_ids", "attention_mask"]}
         write_json(folder / "tokenizer_config.json", {**described, **names})
-    config = read_json(source / "config.json") or {}
-    write_json(folder / "config.json", {**config, "architectures": [type(model).__name__]})
+    config = {**single_precision(source), "architectures": [type(model).__name__]}
+    write_json(folder / "config.json", config)
     write_json(
         folder / "modules.json",
         [

@@ -13,15 +13,17 @@ from crammed.config import PositiveInt, Section
 from crammed.config.base import Later
 from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface import WRAPPED
-from crammed.evaluation.backbones.huggingface_files import copy_all_but_weights
+from crammed.evaluation.backbones.huggingface_files import copy_all_but_weights, single_precision
 from crammed.files.regular import read_text
-from crammed.files.writing import read_json, write_json
+from crammed.files.writing import write_json
 from crammed.model.trained import save_weights
 from crammed.tasks.task import Labels, Task
 
 DESCRIPTION, WEIGHTS = "task.json", "model.safetensors"
 PAIR_LAYER = "pairs.safetensors"
 """Of a model that reads two texts apart, the layer that compares them; `WEIGHTS` is its encoder."""
+_OF_ONE_NUMBER = ("regression", "choice")
+"""Kinds of tasks whose models have one output, which stands for no class."""
 _PROBLEMS = {
     "classification": "single_label_classification",
     "multi-label": "multi_label_classification",
@@ -56,7 +58,7 @@ class Description(Section):
     @property
     def outputs(self) -> int:
         """Outputs of the model for each sequence."""
-        return 1 if self.task.kind in ("regression", "choice") else len(self.labels)
+        return 1 if self.task.kind in _OF_ONE_NUMBER else len(self.labels)
 
 
 def read_description(folder: Path) -> Description:
@@ -92,12 +94,13 @@ def write_model(folder: Path, source: Path, weights: Path, description: Descript
         before = f"encoder.{before}"
     save_weights(folder / WEIGHTS, _beginning(trained, before), format="pt")
     write_json(folder / DESCRIPTION, description.model_dump(mode="json"))
-    names = description.labels if description.outputs > 1 else (description.task.name,)
+    task = description.task
+    names = (task.name,) if task.kind in _OF_ONE_NUMBER else description.labels
     config = {
-        **(read_json(source / "config.json") or {}),
+        **single_precision(source),
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},
-        "problem_type": _PROBLEMS.get(description.task.kind),
+        "problem_type": _PROBLEMS.get(task.kind),
     }
     config.pop("num_labels", None)
     write_json(folder / "config.json", config)

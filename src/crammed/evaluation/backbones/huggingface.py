@@ -32,6 +32,8 @@ _UNLIMITED = 10**6
 """Tokenizers without a length limit report a number far above this."""
 _DEFAULT_LENGTH = 512
 _DROPOUT = re.compile(r".*(dropout(_prob|_rate)?|_pdrop)")
+_SINGLE = {"torch_dtype": torch.float32}
+"""transformers 5, which takes `dtype` under this name too, else rounds as config.json says."""
 _OF_HEADS = re.compile("classif|qa_")
 """What tells keys of dropout in the heads of tasks from those in the encoder."""
 
@@ -157,7 +159,8 @@ class HuggingFaceBackbone:
 
         with loading(self.name, "model"), torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            return getattr(transformers, kind).from_config(config, **self._trust).float()
+            model = getattr(transformers, kind).from_config(config, **_SINGLE, **self._trust)
+        return model.float()
 
     def finetuned(self, *, every_token: bool) -> nn.Module:
         """The classifier in the folder, in evaluation mode; called like that of `classifier`.
@@ -224,7 +227,7 @@ class HuggingFaceBackbone:
             if seed is not None:
                 torch.default_generator.manual_seed(seed)
             model, info = getattr(transformers, kind).from_pretrained(
-                self._folder, output_loading_info=True, **more, **self._trust
+                self._folder, output_loading_info=True, **more, **_SINGLE, **self._trust
             )
         model = model.float()
         for key, weight in model.named_parameters():

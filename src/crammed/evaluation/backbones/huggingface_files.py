@@ -14,6 +14,7 @@ from crammed.errors import InputError
 from crammed.extras import import_extra
 from crammed.files.folders import inside
 from crammed.files.regular import ordinary, read_text
+from crammed.files.writing import read_json
 from crammed.terminal.quiet import quiet_transformers
 
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
@@ -173,6 +174,15 @@ def copy_all_but_weights(source: Path, folder: Path) -> None:
     for file in model_files(source):
         if not is_weights(file):
             shutil.copyfile(file, folder / file.name)
+
+
+def single_precision(source: Path) -> dict[str, Any]:
+    """The configuration in a folder, for weights in float32, whatever the folder's own are in.
+
+    transformers 5 would round the weights to the format that it names.
+    """
+    config = read_json(source / "config.json") or {}
+    return {key: value for key, value in config.items() if key not in ("dtype", "torch_dtype")}
 
 
 def _check_indices(folder: Path) -> None:
