@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -344,8 +345,14 @@ def test_models_that_fill_no_masks_are_refused(tmp_path: Path) -> None:
     gpt = saved(tmp_path / "gpt", t.GPT2Config(**small, n_layer=1, n_head=2))
     shape: dict[str, Any] = {"vocab_size": 150, "d_model": 8, "d_kv": 4, "d_ff": 8}
     t5 = saved(tmp_path / "t5", t.T5Config(**shape, num_layers=1, num_heads=2))
-    for folder, kind in ((gpt, "gpt2"), (t5, "t5")):
-        with pytest.raises(InputError, match=f"is a {kind} model, which does not fill masks"):
+    plain: dict[str, Any] = {"vocab_size": 150, "hidden_size": 8, "intermediate_size": 8}
+    fnet = saved(tmp_path / "fnet", t.FNetConfig(**plain, num_hidden_layers=1))
+    for folder, kind, why in (
+        (gpt, "gpt2", "does not fill masks"),
+        (t5, "t5", "does not fill masks"),
+        (fnet, "fnet", "has no num_attention_heads"),
+    ):
+        with pytest.raises(InputError, match=f"is a {kind} model, which {why}"):
             Original.find(str(folder))
 
 
@@ -366,7 +373,8 @@ def test_a_tokenizer_without_a_mask_is_refused(tmp_path: Path) -> None:
         ("model.layers=3", "model: the adapted model decides it"),
         ("tokenizer.kind=bpe", "tokenizer: the adapted model decides it"),
         ("adapts=x", "adapts: the adapted model decides it"),
-        ("data.row_length=64", "rows of 64 tokens are longer than the 40 that bert takes"),
+        ("data.row_length=64", "row_length=64 is more than the 40 tokens that bert takes: set"),
+        ("finetune.max_length=41", "max_length=41 is more than the 40 tokens that bert takes: set"),
         ("train.attention=document", "train.attention=document is for models trained here"),
         ("compute.lanes=2", "compute.lanes=2 is for models trained here"),
     ],
@@ -376,6 +384,38 @@ def test_what_the_model_cannot_follow_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         ask_for(Original.find(str(originals["bert"])), [word], {})
+
+
+def shaped(**shape: Any) -> Any:
+    """What `ask_for` knows of a model for 512 tokens."""
+    shape = {f"model.{key}": value for key, value in {"max_length": 512, **shape}.items()}
+    backbone = SimpleNamespace(max_length=512)
+    return SimpleNamespace(name="m", sha256="0", shape=shape, backbone=backbone, recomputes=False)
+
+
+def test_lengths_of_up_to_that_of_the_model_are_taken() -> None:
+    config = ask_for(shaped(), ["finetune.max_length=256"], {}).config
+    assert (config.finetune.max_length, config.data.row_length) == (256, 128)
+    assert config.model.max_length == 512
+
+
+def test_what_no_model_of_this_shape_can_follow_is_one_line() -> None:
+    with pytest.raises(InputError, match="attention=document is for models trained here, and m"):
+        ask_for(shaped(mixer="fourier"), ["train.attention=document"], {})
+
+
+def test_activations_are_recomputed_only_where_the_model_can(
+    originals: dict[str, Path], corpus: Corpus, cpu: Device
+) -> None:
+    original = Original.find(str(originals["squeezebert"]))
+    with pytest.raises(InputError, match="cannot recompute the activations of squeezebert: leave"):
+        ask_for(original, ["compute.recompute=on"], {})
+    config = ask_for(original, [*SMALL], {}).config
+    step = step_of(original.model(config), config, corpus, cpu)
+    assert step.device.recomputes is False
+    step.fit(0, lambda rows: rows)  # with no memory to spare
+    assert not step.recomputes
+    assert Original.find(str(originals["deberta"])).recomputes
 
 
 def test_a_corpus_of_another_tokenizer_is_refused(

@@ -23,6 +23,7 @@ from crammed.data.corpus import Corpus
 from crammed.data.heldout import HeldoutRows, heldout_rows, rows_of_corpus
 from crammed.data.preparing.read.source import open_sources
 from crammed.data.tokenization.tokenizer import Specials
+from crammed.errors import InputError
 from crammed.export.card import Metadata, figures, usage
 from crammed.export.huggingface import Exported
 from crammed.machine.device import Device
@@ -67,9 +68,13 @@ def ask_for(
             sources = more.beside(asked.config.data)
             own = overlaid(fixed, {"data": {"sources": sources}}, RunConfig)
             asked = ask(RECIPE, overrides, own)
-    asked = with_defaults(asked, original.shape, original.backbone.max_length, original.name)
     refuse_unfit(asked.config, original.name)
-    return asked
+    if asked.config.compute.recompute == "on" and not original.recomputes:
+        raise InputError(
+            f"transformers cannot recompute the activations of {original.name}: leave out "
+            "compute.recompute=on"
+        )
+    return with_defaults(asked, original.shape, original.backbone.max_length, original.name)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -62,6 +64,8 @@ def step_of(
     model: HuggingFaceMaskedLM, config: RunConfig, corpus: Corpus, device: Device
 ) -> TrainStep:
     """The step that trains this model, which it moves to the device."""
+    if not model.model.supports_gradient_checkpointing:
+        device = replace(device, recomputes=False)  # also where memory is short
     model = model.to(device.torch)
     _freeze_unused(model)
     specials = Specials.of(corpus.tokenizer)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from crammed.adaptation.new_words import add_words, embed_words
 from crammed.adaptation.ours import adopted, give_back, same_architecture
-from crammed.adaptation.shape import outline
+from crammed.adaptation.shape import COUNTED, outline
 from crammed.config import ModelConfig, RunConfig, TokenizerConfig
 from crammed.config.corpus import LEAST_TOKENS
 from crammed.data.corpus import Corpus
@@ -137,6 +137,12 @@ class Original:
         ids = backbone.tokenizer.get_vocab().values()
         of_tokenizer = {"file": str(self.folder), "vocab_size": max(LEAST_TOKENS, 1 + max(ids))}
         return {**values, **{f"tokenizer.{key}": value for key, value in of_tokenizer.items()}}
+
+    @cached_property
+    def recomputes(self) -> bool:
+        """Whether its layers can recompute their activations for the gradients."""
+        theirs = self.backbone.outline()
+        return self.exact is not None or bool(theirs.supports_gradient_checkpointing)
 
     @cached_property
     def lacks(self) -> set[str]:
@@ -302,7 +308,10 @@ def _charged(folder: Path) -> Spent | None:
 
 
 def _refuse_other_kinds(name: str, folder: Path, *, trust: bool) -> None:
-    """Refuse a model that transformers has no masked language model of, or only with a decoder."""
+    """Refuse a model that transformers has no masked language model of, or only with a decoder.
+
+    A model without attention, such as FNet, is refused as well.
+    """
     import transformers
 
     with loading(name, "configuration"):
@@ -313,4 +322,9 @@ def _refuse_other_kinds(name: str, folder: Path, *, trust: bool) -> None:
         raise InputError(
             f"{name} is a {config.model_type} model, which does not fill masks in text: name a "
             "masked language model, such as BERT, RoBERTa, ModernBERT or DeBERTa"
+        )
+    if lacks := [each for each in COUNTED if not hasattr(config, each)]:
+        raise InputError(
+            f"{name} is a {config.model_type} model, which has no {lacks[0]}, with which the cost "
+            "of training is counted: name another, such as BERT, RoBERTa, ModernBERT or DeBERTa"
         )

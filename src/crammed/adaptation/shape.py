@@ -24,6 +24,9 @@ RATE_WIDTH = 768
 MOST_BATCH = 32_768
 """Most tokens of an update, unless `batch.rows` is set: little text would have too few updates."""
 
+COUNTED = ("num_hidden_layers", "hidden_size", "num_attention_heads")
+"""What `outline` reads from the configuration of a model of transformers."""
+
 
 def outline(model: nn.Module, config: Any, max_length: int, dropout: float) -> dict[str, Any]:
     """The values of ``model`` for a model of transformers, by dotted key.
@@ -86,19 +89,20 @@ def with_defaults(asked: Asked, shape: dict[str, Any], longest: int, name: str) 
         longest: the longest input that it takes, in tokens.
 
     Raises:
-        InputError: rows are longer than that.
+        InputError: a length that is typed is above that.
     """
-    config, length = asked.config, asked.config.data.row_length
-    if length > longest and "data.row_length" in asked.keys:
-        raise InputError(
-            f"rows of {length} tokens are longer than the {longest} that {name} takes: "
-            f"set data.row_length={longest} or less"
-        )
-    values = {
-        "finetune.max_length": min(config.finetune.max_length, longest),
-        "data.row_length": min(length, longest),
-        **shape,
+    config = asked.config
+    lengths = {
+        "finetune.max_length": config.finetune.max_length,
+        "data.row_length": config.data.row_length,
     }
+    for key, length in lengths.items():
+        if length > longest and key in asked.keys:
+            raise InputError(
+                f"{key}={length} is more than the {longest} tokens that {name} takes: set "
+                f"{key}={longest} or less"
+            )
+    values = {**{key: min(length, longest) for key, length in lengths.items()}, **shape}
     config = with_values(config, {k: v for k, v in values.items() if k not in asked.keys})
     rate = RATE * (RATE_WIDTH / config.model.width) ** 0.5
     config = with_rates(config, {*rates_of_width(config)} - {*asked.keys}, rate)
