@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,8 @@ def test_all_three_are_trained_scored_and_shown(
     assert again.stderr.count("pretraining  finished earlier") == 2
 
     monkeypatch.chdir(tmp_path)
-    made = crammed.decide(
+    repeat = partial(
+        crammed.decide,
         "encoder",
         overrides=SMALL,
         data=text_file,
@@ -94,8 +96,15 @@ def test_all_three_are_trained_scored_and_shown(
         out="out",
         device="cpu",
     )
+    made = repeat()
     assert made.result == found
     assert "animals" in made._repr_html_()
+
+    (tmp_path / "quick.yaml").write_text("{seeds: 2, epochs: 3, batch: 8, max_length: 32}\n")
+    with pytest.raises(
+        InputError, match=r"epochs 1 there, 3 here\): save a changed protocol under"
+    ):
+        repeat()
 
 
 def test_faults_are_found_before_anything_is_trained(

@@ -21,6 +21,8 @@ from crammed.terminal.progress import Progress
 
 PROTOCOL = "cramming"
 """One protocol for all models, whatever the recipe says; its rate follows the width."""
+ELSEWHERE = "save a changed protocol under another name, or name another --out"
+"""What to do where a folder holds other scores."""
 
 
 def decide(
@@ -50,7 +52,7 @@ def decide(
         TaskFailed: everything finished, but a task has no score.
     """
     protocol = request.protocol or PROTOCOL
-    request = replace(request, protocol=protocol)
+    request = replace(request, protocol=protocol, elsewhere=ELSEWHERE)
     suite, runs = _readable(request), places(out)
     run_everything(scratch, runs[SCRATCH], None, None, progress)
     run_everything(adapting, runs[ADAPTED], None, None, progress, adaptation)

@@ -14,7 +14,7 @@ from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.blimp import blimp_score
 from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.finetuning.probing import refuse_unprobed
-from crammed.evaluation.folder import EvaluationFolder, default_folder
+from crammed.evaluation.folder import ELSEWHERE, EvaluationFolder, default_folder
 from crammed.evaluation.heldout_score import heldout_score
 from crammed.evaluation.minimal_pairs import scores_of
 from crammed.evaluation.protocol import protocol_for
@@ -44,6 +44,7 @@ class Request:
         seeds: fine-tuning seeds; None is the protocol's number.
         protocol: a protocol, or its name or file; None is the run's own, or else the paper's.
         into: the evaluation folder; None is `default_folder`.
+        elsewhere: what to do where it holds other scores.
         untrained: also fine-tune the untrained model.
         twins: folder in which models of the same shape share what the untrained model predicts.
         submission: zip file to write for the leaderboard.
@@ -59,6 +60,7 @@ class Request:
     seeds: int | None = None
     protocol: str | Protocol | None = None
     into: Path | None = None
+    elsewhere: str = ELSEWHERE
     untrained: bool = True
     twins: Path | None = None
     submission: Path | None = None
@@ -94,7 +96,7 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
         "protocol": protocol.hyperparameters(),
     }
     if suite is None:
-        with EvaluationFolder(path, backbone, protocol) as folder:
+        with EvaluationFolder(path, backbone, protocol, request.elsewhere) as folder:
             scores = _without_finetuning(request, backbone, device, progress)
             folder.save_suite(request.suite, scores)
         return {**result, "suites": {request.suite: scores}}
@@ -106,7 +108,7 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
     read = read_tasks(suite, tasks, data, protocol, file, test=test) if file else {}
     numerics, shared = Numerics.on(device), request.twins
     twins = SharedTwins.of(shared, backbone, protocol, numerics) if shared is not None else None
-    with EvaluationFolder(path, backbone, protocol) as folder:
+    with EvaluationFolder(path, backbone, protocol, request.elsewhere) as folder:
         evaluator = SuiteEvaluator(
             folder,
             backbone,

@@ -37,6 +37,8 @@ from crammed.tasks.task import Suite
 
 SCHEMA = 2
 MOST_THREADS = 4096
+ELSEWHERE = "choose another folder with --into"
+"""What to do where the folder holds other scores."""
 
 
 def default_folder(model: str, protocol: str | Protocol | None) -> Path:
@@ -90,13 +92,16 @@ class EvaluationFolder:
     Args:
         backbone: the model; its ``sha256`` decides whether the folder belongs to it.
         protocol: the hyperparameters; the number of seeds may change.
+        elsewhere: what to do where the folder holds other scores.
 
     Raises:
         InputError: the folder holds other files, or scores of another model or protocol, or is in
             use.
     """
 
-    def __init__(self, folder: Path, backbone: Backbone, protocol: Protocol) -> None:
+    def __init__(
+        self, folder: Path, backbone: Backbone, protocol: Protocol, elsewhere: str = ELSEWHERE
+    ) -> None:
         self.path = folder
         model = {
             "name": backbone.name,
@@ -108,8 +113,8 @@ class EvaluationFolder:
         described, found = folder / "evaluation.json", _described(folder)
         if found is None and folder.exists() and any(_visible(folder)):
             raise InputError(f"{folder} is not an evaluation folder: choose another")
-        if found is not None:
-            _refuse_other(folder, found, model, settings)
+        if found is not None and (other := _other(found, model, settings)):
+            raise InputError(f"{folder} holds scores {other}: {elsewhere}")
         self._made = missing_folders(folder)
         self._lock = FolderLock(folder)
         self._environment = environment()
@@ -226,14 +231,10 @@ def _visible(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if not path.name.startswith(".")]
 
 
-def _refuse_other(
-    folder: Path, found: dict[str, Any], model: dict[str, Any], settings: dict[str, Any]
-) -> None:
+def _other(found: dict[str, Any], model: dict[str, Any], settings: dict[str, Any]) -> str | None:
+    """Of what else the scores in a folder are than of this model by this protocol."""
     if found["model"]["sha256"] != model["sha256"]:
-        raise InputError(
-            f"{folder} holds scores of another model, {found['model']['name']}: choose another "
-            "folder with --into"
-        )
+        return f"of another model, {found['model']['name']}"
     # Settings that earlier versions lacked are written only if they are not the default.
     there, here = ({"pairs": "joint", **each} for each in (found["protocol"], settings))
     changes = [
@@ -241,11 +242,7 @@ def _refuse_other(
         for name, value in here.items()
         if there.get(name) != value
     ]
-    if changes:
-        raise InputError(
-            f"{folder} holds scores by another protocol ({', '.join(changes)}): choose another "
-            "folder with --into"
-        )
+    return f"by another protocol ({', '.join(changes)})" if changes else None
 
 
 def _described(folder: Path) -> dict[str, Any] | None:
