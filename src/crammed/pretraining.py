@@ -71,6 +71,8 @@ def train_and_export(
         check_trained(run.path)
         shutil.rmtree(run.checkpoints, ignore_errors=True)  # if a process ended just before this
         progress.line(f"pretraining  finished earlier, see {run.path}")
+        if adaptation is not None:
+            adaptation.note_unmeasured(summary, progress)
         return summary
     config = run.config
     if config.corpus is not None and config.corpus != corpus.sha256:

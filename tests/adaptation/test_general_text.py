@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.heldout_score import heldout_score
 from crammed.model.trained import exported_model
+from crammed.terminal.progress import Progress
 from crammed.training.update.step import TrainStep
 from support.adapting import adapt
 from support.command import crammed
@@ -102,6 +104,10 @@ def test_forgetting_is_measured_on_the_old_text(
     events = [json.loads(line)["event"] for line in (run / "events.jsonl").read_text().splitlines()]
     assert events.count("before") == events.count("before_old") == 1
     assert "On the old text, old.jsonl" in (run / "report.html").read_text()
+    for named, said in ((old, False), (new, True)):
+        shown = io.StringIO()
+        adapt(model, new, run, budget="2updates", old_text=named, progress=Progress(shown))
+        assert ("--old-text has no effect, as this run has finished" in shown.getvalue()) == said
 
 
 def test_old_text_that_is_missing_is_noticed_before_text_is_prepared(

@@ -205,6 +205,17 @@ class Adaptation:
                 losses = self._on(old, model, run.config, corpus, device)
                 run.event(BEFORE_OLD, **old.about, heldout=losses)
 
+    def note_unmeasured(self, done: Training, progress: Progress) -> None:
+        """Log that a finished run was not measured on the old text that is named now."""
+        if self.old_text is None:
+            return
+        name, measured = Path(self.old_text).name, done.adapted and done.adapted.old_text
+        if measured is None or measured.name != name:
+            progress.line(
+                f"note  --old-text has no effect, as this run has finished without {name}: adapt "
+                "again with another --out to measure losses on it"
+            )
+
     def result(
         self,
         run: RunDir,
