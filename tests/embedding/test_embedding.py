@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -275,3 +276,19 @@ def test_a_folder_that_another_process_is_making_costs_no_budget(
         crammed.embed(
             model_folders["bert"], data=text, out=tmp_path / "out", budget="9h", device="cpu"
         )
+
+
+@pytest.mark.parametrize("fault", ["ImportError", "RuntimeError"])
+def test_a_check_that_cannot_be_made_costs_no_budget(
+    tmp_path: Path,
+    model_folders: dict[str, Path],
+    text: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+) -> None:
+    (tmp_path / "sentence_transformers.py").write_text(f"raise {fault}('no such version')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "sentence_transformers", raising=False)
+    monkeypatch.setattr("crammed.embedding.making.tune", Mock(side_effect=AssertionError))
+    with pytest.raises(InputError, match=r"cannot be imported \(no such version\): pip install"):
+        crammed.embed(model_folders["bert"], data=text, out=tmp_path / "out", budget="1updates")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from crammed.embedding.scoring import Vectors
-from crammed.errors import CrammedError
+from crammed.errors import CrammedError, InputError, first_line
 from crammed.evaluation.backbones.huggingface_files import copy_all_but_weights, single_precision
 from crammed.export.huggingface import importable
 from crammed.files.writing import read_json, write_json
@@ -55,6 +55,24 @@ def write_embedder(folder: Path, source: Path, model: Any, length: int, width: i
     write_json(folder / "1_Pooling" / "config.json", pooling)
 
 
+def sentence_transformer() -> Any:
+    """The class of sentence-transformers that opens such a folder; None where it is not installed.
+
+    Raises:
+        InputError: it is installed, and cannot be imported.
+    """
+    if find_spec("sentence_transformers") is None:
+        return None
+    try:
+        with quiet_transformers():
+            return import_module("sentence_transformers").SentenceTransformer
+    except Exception as error:  # of whatever kind its own imports raise
+        raise InputError(
+            "sentence-transformers, which checks the result, is installed but cannot be imported "
+            f"({first_line(error)}): pip install --upgrade sentence-transformers, or uninstall it"
+        ) from error
+
+
 def difference(folder: Path, texts: list[str], ours: Vectors, *, trust: bool) -> float | None:
     """The largest difference between our vectors and those that sentence-transformers computes.
 
@@ -63,11 +81,10 @@ def difference(folder: Path, texts: list[str], ours: Vectors, *, trust: bool) ->
     Raises:
         CrammedError: the difference is too large.
     """
-    if find_spec("sentence_transformers") is None:
+    if (load := sentence_transformer()) is None:
         return None
     with quiet_transformers(), importable(folder) as place:
-        library = import_module("sentence_transformers")
-        model = library.SentenceTransformer(str(place), device="cpu", trust_remote_code=trust)
+        model = load(str(place), device="cpu", trust_remote_code=trust)
     found = float(np.abs(np.asarray(model.encode(texts)) - ours).max())
     if not found <= TOLERANCE * max(1.0, float(np.abs(ours).max())):
         raise CrammedError(

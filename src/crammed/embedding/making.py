@@ -15,7 +15,7 @@ from crammed.config import ComputeConfig
 from crammed.embedding.beside import Beside, bm25_retrieval
 from crammed.embedding.card import card
 from crammed.embedding.denoising import Denoising
-from crammed.embedding.folder import difference, write_embedder
+from crammed.embedding.folder import difference, sentence_transformer, write_embedder
 from crammed.embedding.passages import Passages
 from crammed.embedding.scoring import read_pairs, scores, vectors
 from crammed.embedding.tuning import DROPOUT, Contrast, Tuning, tune
@@ -68,6 +68,7 @@ def make(
     """
     check_vacant(out, "--out")
     import_extra("transformers", "hf", "crammed embed")
+    sentence_transformer()  # a fault of it must cost no budget
     rated = None if pairs is None else read_pairs(pairs)
     name, source = BackboneSpec(model).files()
     trust = trust_remote_code or comes_with_our_code(source)
