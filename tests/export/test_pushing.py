@@ -95,11 +95,20 @@ def test_a_hub_that_refuses_is_one_line(hub: Hub, refuses: str, tmp_path: Path) 
     hub.refuses = refuses
     with pytest.raises(InputError) as raised:
         export(FIXTURES / "finished", tmp_path / "export", push=NAME)
-    assert str(raised.value) == (
-        f"--push {NAME}: the hub refused (401 Client Error); log in with hf auth login, with a "
-        "token that may write there"
+    made = refuses != "whoami"  # else nobody waits for nothing
+    assert (tmp_path / "export").exists() == made
+    assert (
+        str(raised.value)
+        == (
+            f"--push {NAME}: the hub refused (401 Client Error); log in with hf auth login, with a "
+            "token that may write there"
+        )
+        + made * f"; {tmp_path / 'export'} is made: repeat the command without --to"
     )
-    assert (tmp_path / "export").exists() == (refuses != "whoami")  # nobody waits for nothing
+    with pytest.raises(InputError, match="a token that may write there$"):
+        export(FIXTURES / "finished", push=NAME)
+    hub.refuses = ""
+    export(FIXTURES / "finished", push=NAME)
 
 
 def test_names_that_are_none(hub: Hub) -> None:

@@ -71,7 +71,8 @@ def export(
             else:
                 values, lines = _exported(run_dir, folder, format, metadata, onnx, int8)
         if repository is not None:
-            values["pushed"] = repository.upload(folder)
+            with _made(to):
+                values["pushed"] = repository.upload(folder)
             lines.append(("pushed", values["pushed"]))
     if to is None:  # nothing of it is on this machine
         values.pop("export_dir", None)
@@ -100,6 +101,17 @@ def _place(folder: Path | None, *, made: bool) -> Iterator[Path]:
         folder = behind_links(folder)
         check_vacant(folder, "--to")
     yield folder
+
+
+@contextmanager
+def _made(to: Path | None) -> Iterator[None]:
+    """Say how to repeat a command that failed once the folder that it names was made."""
+    try:
+        yield
+    except InputError as error:
+        if to is None:
+            raise
+        raise InputError(f"{error}; {to} is made: repeat the command without --to") from error
 
 
 def _metadata(run: Path, license: str | None, languages: list[str] | None) -> Metadata:
