@@ -105,7 +105,7 @@ def test_a_hub_that_refuses_is_one_line(hub: Hub, refuses: str, tmp_path: Path) 
         )
         + made * f"; {tmp_path / 'export'} is made: repeat the command without --to"
     )
-    with pytest.raises(InputError, match="a token that may write there$"):
+    with pytest.raises(InputError, match=r"a token that may write there$"):
         export(FIXTURES / "finished", push=NAME)
     hub.refuses = ""
     export(FIXTURES / "finished", push=NAME)
