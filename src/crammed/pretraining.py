@@ -66,13 +66,8 @@ def train_and_export(
     Raises:
         InputError: the run was started with another corpus, or the corpus is damaged.
     """
-    summary = run.summary()
-    if summary is not None:
-        check_trained(run.path)
-        shutil.rmtree(run.checkpoints, ignore_errors=True)  # if a process ended just before this
-        progress.line(f"pretraining  finished earlier, see {run.path}")
-        if adaptation is not None:
-            adaptation.note_unmeasured(summary, progress)
+    if (summary := run.summary()) is not None:
+        _finished_earlier(run, summary, progress, adaptation)
         return summary
     config = run.config
     if config.corpus is not None and config.corpus != corpus.sha256:
@@ -107,6 +102,17 @@ def train_and_export(
     run.finish(summary)
     shutil.rmtree(run.checkpoints, ignore_errors=True)  # nothing is left to resume
     return summary
+
+
+def _finished_earlier(
+    run: RunDir, summary: Summary, progress: Progress, adaptation: Adaptation | None
+) -> None:
+    """Check what a finished run has left, and say that there is nothing to do."""
+    check_trained(run.path)
+    shutil.rmtree(run.checkpoints, ignore_errors=True)  # if a process ended just before this
+    progress.line(f"pretraining  finished earlier, see {run.path}")
+    if adaptation is not None:
+        adaptation.note_unmeasured(summary, progress)
 
 
 def _trained(

@@ -207,9 +207,9 @@ class Adaptation:
 
     def note_unmeasured(self, done: Training, progress: Progress) -> None:
         """Log that a finished run was not measured on the old text that is named now."""
-        if self.old_text is None:
+        if self.old_text is None or done.adapted is None:
             return
-        name, measured = Path(self.old_text).name, done.adapted and done.adapted.old_text
+        name, measured = Path(self.old_text).name, done.adapted.old_text
         if measured is None or measured.name != name:
             progress.line(
                 f"note  --old-text has no effect, as this run has finished without {name}: adapt "

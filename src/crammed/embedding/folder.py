@@ -14,6 +14,7 @@ from crammed.embedding.scoring import Vectors
 from crammed.errors import CrammedError, InputError, first_line
 from crammed.evaluation.backbones.huggingface_files import copy_all_but_weights, single_precision
 from crammed.export.huggingface import importable
+from crammed.extras import import_extra
 from crammed.files.writing import read_json, write_json
 from crammed.model.trained import save_weights
 from crammed.terminal.quiet import quiet_transformers
@@ -55,7 +56,17 @@ def write_embedder(folder: Path, source: Path, model: Any, length: int, width: i
     write_json(folder / "1_Pooling" / "config.json", pooling)
 
 
-def sentence_transformer() -> Any:
+def check_libraries() -> None:
+    """Import what tunes and what checks: a fault of either must cost no budget.
+
+    Raises:
+        InputError: one of them cannot be imported.
+    """
+    import_extra("transformers", "hf", "crammed embed")
+    _sentence_transformer()
+
+
+def _sentence_transformer() -> Any:
     """The class of sentence-transformers that opens such a folder; None where it is not installed.
 
     Raises:
@@ -81,7 +92,7 @@ def difference(folder: Path, texts: list[str], ours: Vectors, *, trust: bool) ->
     Raises:
         CrammedError: the difference is too large.
     """
-    if (load := sentence_transformer()) is None:
+    if (load := _sentence_transformer()) is None:
         return None
     with quiet_transformers(), importable(folder) as place:
         model = load(str(place), device="cpu", trust_remote_code=trust)

@@ -15,7 +15,7 @@ from crammed.config import ComputeConfig
 from crammed.embedding.beside import Beside, bm25_retrieval
 from crammed.embedding.card import card
 from crammed.embedding.denoising import Denoising
-from crammed.embedding.folder import difference, sentence_transformer, write_embedder
+from crammed.embedding.folder import check_libraries, difference, write_embedder
 from crammed.embedding.passages import Passages
 from crammed.embedding.scoring import read_pairs, scores, vectors
 from crammed.embedding.tuning import DROPOUT, Contrast, Tuning, tune
@@ -26,7 +26,6 @@ from crammed.evaluation.finetuning.batches import EncodedSplit
 from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.finetuning.vectors import MeanOfTokens, encoded
 from crammed.export.huggingface import comes_with_our_code
-from crammed.extras import import_extra
 from crammed.files.folders import check_vacant, new_folder
 from crammed.files.writing import write_json, write_text
 from crammed.keys import key
@@ -67,8 +66,7 @@ def make(
         CrammedError: sentence-transformers computes other vectors from the folder.
     """
     check_vacant(out, "--out")
-    import_extra("transformers", "hf", "crammed embed")
-    sentence_transformer()  # a fault of it must cost no budget
+    check_libraries()
     rated = None if pairs is None else read_pairs(pairs)
     name, source = BackboneSpec(model).files()
     trust = trust_remote_code or comes_with_our_code(source)
