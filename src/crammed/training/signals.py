@@ -32,7 +32,8 @@ def noted_signals() -> Iterator[list[str]]:
 
     def note(number: int, frame: FrameType | None) -> None:
         if received and number == signal.SIGINT:
-            if callable(before := old[signal.Signals(number)]):  # raises what the command line reports
+            before = old[signal.Signals(number)]
+            if callable(before):  # it raises what the command line reports
                 before(number, frame)
             raise KeyboardInterrupt
         received.append(signal.Signals(number).name)
