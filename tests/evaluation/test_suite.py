@@ -233,6 +233,9 @@ def test_scores_of_another_suite_of_the_same_name_do_not_enter_its_means(
     ) in said.getvalue()
     again = {"topics": {**one, "most_rows": 9}, "other": {**one, "folds": 2}}
     assert scored(["topics"], **again) == (["topics", "other"], ["all"])
+    of_one = {**one, "metric": "f1", "positive": "0"}
+    assert scored(["topics"], topics=of_one, other=one)[0] == ["topics", "other"]
+    assert scored(["other"], topics={**of_one, "positive": "1"}, other=one)[0] == ["other"]
 
 
 def test_finished_jobs_are_never_done_again(tmp_path: Path, ask: Ask) -> None:

@@ -90,6 +90,10 @@ def test_the_balanced_loss_equals_its_twin() -> None:
     for each, own in ((weights, weights.tolist()), (None, [1.0] * 6)):
         expected = sum(own[y] * negative_log(x, y) for x, y in pairs)
         assert summed_loss(logits, labels, config, each).item() == pytest.approx(expected)
+    known = labels < 5  # the last output stands for no token
+    expected = sum(weights[y].item() * negative_log(x, y) for x, y in pairs if y < 5)
+    found = summed_loss(logits[known], labels[known], config, weights[:5])
+    assert found.item() == pytest.approx(expected)
     z_loss = tiny("crammed", "loss.name=balanced", "masking.z_loss=0.1")
     with_it = summed_loss(logits, labels, z_loss, weights).item()
     without = summed_loss(logits, labels, config, weights).item()

@@ -279,6 +279,8 @@ class SuiteEvaluator:
             settings, (_, about) = _settings(task), read_gold(self.folder.path, suite.name, name)
         except InputError:  # removed
             return True
+        if task.positive is not None and about["labels"][about.get("positive", 1)] != task.positive:
+            return False
         return {**settings, **about["task"]} == settings
 
     def _linear(

@@ -140,8 +140,8 @@ def _check_order(order: OrderConfig) -> None:
     """Refuse options of an order that is not named; runs of older versions may have them."""
     if order.by == "random" and (order.share, order.pool) != (1.0, 1.0):
         raise InputError(
-            "order.share and order.pool are of a stored order: set order.by as well, such as "
-            "order.by=sentence-length, or leave them out"
+            "order.share and order.pool have no effect with order.by=random: set order.by to a "
+            "stored order, such as sentence-length, or order.share=1 and order.pool=1"
         )
 
 

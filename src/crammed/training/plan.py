@@ -89,7 +89,8 @@ class Deadline:
             self._synchronize()
         self.charged = self._ledger.charged()
         self._pace.record(self.charged - self._began, rows)
-        self._rest.record(self.charged - self._computed, 1)  # however many rows there are
+        if self._exact:  # else a device may still be computing what the clock would tell apart
+            self._rest.record(self.charged - self._computed, 1)  # however many rows there are
 
 
 class Planner:

@@ -71,6 +71,8 @@ def summed_loss(
         weights: `target_weights` for `balanced`; None counts all tokens alike.
     """
     if config.loss.name == "balanced":
+        if weights is not None:  # models of others may have outputs that stand for no token
+            weights = F.pad(weights, (0, logits.shape[-1] - len(weights)))
         loss = F.cross_entropy(logits, labels, weights, reduction="sum")
     else:
         loss = LOSSES[config.loss.name](logits, labels, config.loss)
