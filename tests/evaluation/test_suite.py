@@ -235,7 +235,12 @@ def test_scores_of_another_suite_of_the_same_name_do_not_enter_its_means(
     assert scored(["topics"], **again) == (["topics", "other"], ["all"])
     of_one = {**one, "metric": "f1", "positive": "0"}
     assert scored(["topics"], topics=of_one, other=one)[0] == ["topics", "other"]
-    assert scored(["other"], topics={**of_one, "positive": "1"}, other=one)[0] == ["other"]
+    of_usual = {**one, "metric": "f1"}  # of the second label
+    assert scored(["other"], topics=of_usual, other=one)[0] == ["other"]
+    assert scored(["topics"], topics=of_usual, other=one)[0] == ["topics", "other"]
+    of_same = {**of_one, "positive": "1"}
+    assert scored(["other"], topics=of_same, other=one)[0] == ["topics", "other"]
+    assert scored(["other"], topics=of_one, other=one)[0] == ["other"]
 
 
 def test_finished_jobs_are_never_done_again(tmp_path: Path, ask: Ask) -> None:

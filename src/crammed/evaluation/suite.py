@@ -279,9 +279,10 @@ class SuiteEvaluator:
             settings, (_, about) = _settings(task), read_gold(self.folder.path, suite.name, name)
         except InputError:  # removed
             return True
-        if task.positive is not None and about["labels"][about.get("positive", 1)] != task.positive:
-            return False
-        return {**settings, **about["task"]} == settings
+        labels = about["labels"]
+        positive = labels.index(task.positive) if task.positive in labels else 1
+        same = about.get("positive", 1) == positive  # missing in older evaluations
+        return same and {**settings, **about["task"]} == settings
 
     def _linear(
         self, earlier: Mapping[str, Any], finished: Sequence[PreparedTask]

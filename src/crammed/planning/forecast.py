@@ -14,6 +14,7 @@ from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
 from crammed.model.count import block_matrix_parameters, parameters, train_flops_per_token
 from crammed.planning.parts import PartTimes
+from crammed.quantity import counted
 from crammed.rules.choosing import Chosen, shape_of, why_size
 from crammed.rules.early_end import EarlyEnd, text_is_read
 from crammed.rules.sizing import MOST_EPOCHS, SHAPES, expected_tokens, in_shape
@@ -237,7 +238,7 @@ def _notes(
         yield "the budget ends before one update: raise it or lower batch.rows"
     elif work.updates < FEW_UPDATES:
         yield (
-            f"only {work.updates} updates: raise the budget, lower batch.rows "
+            f"only {counted(work.updates, 'update')}: raise the budget, lower batch.rows "
             f"({config.batch.rows}), or train a smaller model"
         )
     if rows is not None and rows < config.batch.rows:
