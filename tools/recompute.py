@@ -221,6 +221,9 @@ def check_power(check: Check, where: str, part: dict[str, Any], main: str, text:
     if not possible:
         return
     if said:
+        own = [len(each) for arm, each in groups.items() if arm != part["baseline"]]
+        usual = statistics.median_low(each for each in own if each > 1)
+        check.same(f"{where}: seeds", said[1], str(max(3, usual)))
         sizes = [float(each.rstrip(",")) for each in NUMBER.findall(said[2])]
         found = again.power(part, main, sizes)
         shown = NUMBER.findall(text[said.end() :].partition("of such studies")[0])

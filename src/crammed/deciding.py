@@ -82,11 +82,7 @@ def places(out: Path) -> dict[str, Path]:
 
 
 def _readable(request: Request) -> Suite:
-    """The tasks, whose data is read once so that its faults are known before anything is trained.
-
-    Raises:
-        InputError: the suite fine-tunes nothing, or its tasks have faults.
-    """
+    """The tasks; their data is read once, so that its faults are known before training."""
     given = GivenTasks.of(request.suite, request.data)
     tasks = given.suite.select(request.tasks or given.names())
     if pairs := [task.name for task in tasks if task.kind == PAIRS]:

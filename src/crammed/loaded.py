@@ -204,11 +204,7 @@ def _warn(cut: int, length: int) -> None:
 
 
 def _each(texts: Iterable[Text], *, words: bool = False) -> list[Texts]:
-    """The texts of each row; with `words`, a text alone is its words, as in files.
-
-    Raises:
-        InputError: a text was given in place of a list of them, or something else in place of one.
-    """
+    """The texts of each row; with `words`, a text alone is its words, as in files."""
     if (
         isinstance(texts, str | bytes | Mapping)
         or not isinstance(texts, Iterable)

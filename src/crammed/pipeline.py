@@ -179,11 +179,7 @@ def _opened(
 
 
 def _find_tasks(config: FinetuneConfig, given: GivenTasks | None) -> list[_Tasks]:
-    """The tasks to evaluate on whose data is given, which must be without faults.
-
-    Raises:
-        InputError: a task is unknown, has no data, or cannot be fine-tuned on its data.
-    """
+    """The tasks to evaluate on whose data is given, which must be without faults."""
     suite, made = given.suite if given else load_suite("glue"), load_suite(MADE_HERE).tasks
     wanted = [name for name in config.tasks if name in suite.tasks or name not in made]
     if unknown := [name for name in wanted if name not in suite.tasks]:
@@ -210,11 +206,7 @@ def _corpus_of(
     choose: Callable[[float], TokenizerConfig] | None = None,
     adaptation: Adaptation | None = None,
 ) -> Corpus:
-    """The run's own corpus, prepared if necessary.
-
-    Raises:
-        InputError: the text is unsuitable, or has changed since the corpus was prepared.
-    """
+    """The run's own corpus, prepared if necessary."""
     path, config = run.path / "corpus", run.config
     if (path / "manifest.json").exists():
         remove_left_overs(path)

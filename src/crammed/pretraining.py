@@ -167,9 +167,6 @@ def _measure_heldout(
     """The trained model's loss on held-out text, and that of each source if there are several.
 
     The first is also recorded as an event of the run.
-
-    Raises:
-        Diverged: the loss is not finite.
     """
     data, work = run.config.data, trained.work
     rows = rows_of_corpus(corpus, data.heldout_rows)

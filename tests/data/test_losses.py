@@ -21,7 +21,7 @@ PERSIAN = "این کتاب\u200cها را می\u200cخوانم. "  # noqa: RUF00
 def described(text: str, **fields: Any) -> str | None:
     config = TokenizerConfig.model_validate({"vocab_size": 300, **fields})
     words = cut_into_chunks([text])
-    counts = zip(words.unique, words.counts.tolist(), strict=True)
+    counts = zip(words.distinct.to_pylist(), words.counts.tolist(), strict=True)
     return describe_losses(train_from_words(counts, config), text, config)
 
 

@@ -50,7 +50,7 @@ LANGUAGES = {
 
 def words_of(texts: list[str]) -> dict[str, int]:
     words = cut_into_chunks(texts)
-    return dict(zip(words.unique, words.counts.tolist(), strict=True))
+    return dict(zip(words.distinct.to_pylist(), words.counts.tolist(), strict=True))
 
 
 def trained(texts: list[str], **fields: Any) -> Tokenizer:

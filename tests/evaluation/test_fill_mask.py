@@ -51,7 +51,7 @@ def test_gaps_are_words_of_sentences_in_any_language(
     )
     texts = [text] * 9 if language in SPACED else [text[:at] for at in range(len(text))]
     words = cut_into_chunks(texts)
-    counts = zip(words.unique, words.counts.tolist(), strict=True)
+    counts = zip(words.distinct.to_pylist(), words.counts.tolist(), strict=True)
     tokenizer = (
         train_from_words(counts, config)
         if kind == "wordpiece"

@@ -62,7 +62,10 @@ def test_pairs_of_texts_do_without_types_where_there_is_only_one(
     assert from_auto(folder, "Model")(**pair)[0].isfinite().all()
 
 
-@pytest.mark.filterwarnings("ignore:torch.(ao.quantization|quantize_per_tensor)")
+QUANTISED = pytest.mark.filterwarnings("ignore:torch.(ao.quantization|quantize_per_tensor)")
+
+
+@QUANTISED
 @pytest.mark.parametrize("recipe", ["crammed-2022", "izsak"])
 def test_every_matrix_product_can_be_quantised(tmp_path: Path, recipe: str) -> None:
     model = from_auto(exported(tmp_path, recipe), "ModelForSequenceClassification").eval()
@@ -76,6 +79,40 @@ def test_every_matrix_product_can_be_quantised(tmp_path: Path, recipe: str) -> N
         exact, rounded = model(ids).logits, quantised(ids).logits
     assert not torch.equal(rounded, exact)
     torch.testing.assert_close(rounded, exact, rtol=0, atol=0.1)
+
+
+@QUANTISED
+def test_the_decoder_of_narrow_embeddings_survives_quantisation(tmp_path: Path) -> None:
+    folder = exported(tmp_path, "bert-base", embedding_width=8)
+    model = from_auto(folder, "ModelForMaskedLM").eval()
+    quantised = torch.ao.quantization.quantize_dynamic(model, dtype=torch.qint8)
+    ids = torch.randint(5, 100, (2, 9), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        exact, rounded = model(ids).logits, quantised(ids).logits
+    assert not torch.equal(rounded, exact)
+    assert torch.corrcoef(torch.stack((rounded.flatten(), exact.flatten())))[0, 1] > 0.99
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"pooling": "mean"},
+        {"pooling": "max", "weighing": "relu"},
+        {"mixer": "fourier"},
+        {"mixer": "gated-attention"},
+        {"layers": 3, "pool_at": (1,), "unpooled_layers": 1},
+    ],
+    ids=str,
+)
+def test_a_row_that_is_all_padding_is_read_as_text(tmp_path: Path, fields: dict[str, Any]) -> None:
+    """Batches of a fixed size are filled with such rows, and a NaN would reach gradients."""
+    folder = exported(tmp_path, "crammed-2022", **fields)
+    model = from_auto(folder, "ModelForSequenceClassification").eval()
+    ids = torch.randint(5, 100, (2, 9), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1] = 0
+    with torch.inference_mode():
+        torch.testing.assert_close(model(ids, mask).logits, model(ids).logits)
 
 
 def test_model_onnx_needs_its_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

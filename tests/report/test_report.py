@@ -210,7 +210,7 @@ def test_scores_are_shown_with_all_that_belongs_to_them(moved: Path, tmp_path: P
     check_balanced(page)
     assert page.count('<div class="wide"><svg') == 3
     for words in (
-        "It helped on mrpc (",
+        "Pretraining helped on mrpc (",
         '<table class="numbers">',
         "<b>88.1</b>",
         "85.1 to 91.1",
@@ -271,7 +271,7 @@ def test_a_model_from_elsewhere_has_a_report_of_its_scores(moved: Path, tmp_path
         (folder / f"{name}.json").write_text(json.dumps(scores))
     page = write_report([folder], tmp_path / "report.html").read_text()
     for words in (
-        "It helped on mrpc (",
+        "Pretraining helped on mrpc (",
         "<h1>theirs</h1>",
         "22.7 M parameters",
         "lr 4e-05",
@@ -415,9 +415,10 @@ def test_the_verdict_says_what_a_run_achieved(tmp_path: Path) -> None:
     assert "Train longer" not in said
     assert said["What it learned"].startswith("To predict words from their context: ")
     assert "3.000 nats is 2.00 nats below the unigram model" in said["What it learned"]
-    brought = said["What pretraining brought: mine"]
+    brought = said["Gain from pretraining: mine"]
     assert brought.startswith(
-        "It helped on up (+10.0); it made no clear difference on same (+0.5); it hurt down (-10.0)."
+        "Pretraining helped on up (+10.0); it made no clear difference on same (+0.5); "
+        "it hurt down (-10.0)."
     )
     assert said["Ended short"] == "Training ended at 40 % of its schedule; raise the budget."
     assert said["Why this size"].startswith(f"{config.model.layers} x {config.model.width} (9 k ")

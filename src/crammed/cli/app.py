@@ -23,7 +23,7 @@ from crammed.terminal.quiet import silence, visible
 from crammed.terminal.stopping import follow_starter, importing, leave, stop_signals
 
 app = typer.Typer(
-    help="Train the best language encoder that a budget on one GPU can buy, from raw text.",
+    help="Train a language encoder from raw text within a budget, on a GPU or a few CPU cores.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -154,11 +154,7 @@ def _open_closed_streams() -> None:
 
 
 def _refuse_places(arguments: list[str]) -> None:
-    """Refuse options that name no place: an empty path would stand for the working directory.
-
-    Raises:
-        InputError: an option that names a place is empty, or not UTF-8, as manifests are.
-    """
+    """Refuse options that name no place: an empty path would stand for the working directory."""
     for option, value in pairwise([*arguments, "-"]):
         name, is_, rest = option.partition("=")
         if name not in _PLACES:
@@ -180,11 +176,7 @@ _GO_ON = ("run", "prepare", "pretrain", "adapt", "decide", "evaluate", "finetune
 
 
 def _run(verb: str) -> None:
-    """Run a verb.
-
-    Raises:
-        InputError: it has no such option or argument, or lacks one.
-    """
+    """Run a verb."""
     refuse_spaces(sys.argv[1:])
     if verb in ("run", "prepare", "adapt", "decide", "embed", "study"):
         sys.argv[1:] = _spread_data(sys.argv[1:])

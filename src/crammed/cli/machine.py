@@ -103,7 +103,7 @@ def watch(
         Path, typer.Argument(metavar="[DIR]", help="Where to look; default: the working directory.")
     ] = Path(),
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")
+        int, typer.Option(min=0, max=65535, help="The port; 0 picks a free one.")
     ] = 8642,
 ) -> None:
     """Show the runs below a folder in a browser, while they train."""

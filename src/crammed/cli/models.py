@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 ScoredOption = Annotated[
     str | None,
-    typer.Option(help="Folder of tasks, or hub to download them; for blimp and heldout a file."),
+    typer.Option(
+        help="Folder of tasks, or hub to download them; for blimp, a file or folder of pairs; for "
+        "heldout, a file."
+    ),
 ]
 CompareOption = Annotated[
     str | None,
@@ -240,8 +243,8 @@ def embed(
     partners: Annotated[
         str,
         typer.Option(
-            help="Positive pairs for the contrastive loss: neighbours, or dropout (a passage with "
-            "itself). Or denoise: reconstruct the passage from its vector."
+            help="What a passage should be close to: neighbours (the next passage) or dropout "
+            "(itself, with other dropout). Or denoise: rebuild the passage from its vector."
         ),
     ] = "neighbours",
     pairs: Annotated[

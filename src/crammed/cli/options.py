@@ -50,7 +50,7 @@ BudgetOption = Annotated[
         "--budget",
         parser=Budget.parse,
         metavar="BUDGET",
-        help="What training may use, such as 90m, 24h, 2e9tok, 500updates or 1e18flop.",
+        help="Training budget, such as 90m, 24h, 2e9tok, 500updates or 1e18flop.",
     ),
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of all random choices.")]

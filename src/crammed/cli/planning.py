@@ -48,7 +48,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="CARD",
-            help="Measure nothing; estimate the speed of a GPU such as 'RTX 4090' by counting.",
+            help="Estimate for a GPU such as 'RTX 4090' instead of measuring this machine.",
         ),
     ] = None,
 ) -> None:

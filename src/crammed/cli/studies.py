@@ -41,7 +41,7 @@ StudyArgument = Annotated[
     ),
 ]
 SeedsOption = Annotated[
-    int, typer.Option(min=1, max=1000, help="Runs of each arm, each with another seed.")
+    int, typer.Option(min=1, max=1000, help="Runs of each arm, each with its own seed.")
 ]
 FolderOption = Annotated[
     Path | None, typer.Option(help="Folder for all runs; resumed if it exists.")
@@ -161,10 +161,6 @@ def _run_each(requests: Sequence[Request], *, as_json: bool) -> None:
     """Run studies one after the other, write their pages, and print what they found.
 
     Of several, the costs are printed first. If one of them is refused, the others still run.
-
-    Raises:
-        InputError: the only study is refused, or SciPy is missing.
-        TaskFailed: studies were refused, runs failed, or scores are missing.
     """
     from crammed.interface.asking import shown_progress
     from crammed.study.findings.statistics import require_statistics

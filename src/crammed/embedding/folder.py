@@ -67,11 +67,7 @@ def check_libraries() -> None:
 
 
 def _sentence_transformer() -> Any:
-    """The class of sentence-transformers that opens such a folder; None where it is not installed.
-
-    Raises:
-        InputError: it is installed, and cannot be imported.
-    """
+    """The class of sentence-transformers that opens such a folder; None if not installed."""
     if find_spec("sentence_transformers") is None:
         return None
     try:

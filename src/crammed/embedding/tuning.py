@@ -129,12 +129,15 @@ def tune(
     objective.train()
     with progress.task("tuning", 1.0) as task:
         for number, chosen in enumerate(batches(pairs, tuning)):
-            u = tuning.budget.spent(work, time.monotonic() - began) / tuning.budget.limit
+            seconds = time.monotonic() - began
+            u = tuning.budget.share(work, seconds)
             task.update(min(u, 1.0), f"loss {loss:.3f}, {work.tokens:,} tokens")
             if u >= 1.0:
                 break
+            own = Work(updates=1, rows=chosen.size, tokens=int(rows.lengths[chosen].sum()))
+            middle = (u + tuning.budget.share(work + own, seconds)) / 2  # of this update
             for group in optimizer.param_groups:
-                group["lr"] = group["times"] * rate * schedule(u)
+                group["lr"] = group["times"] * rate * schedule(min(middle, 1.0))
             torch.manual_seed(key(tuning.seed, "dropout", number))
             texts = []
             for side in chosen.T:
@@ -147,8 +150,7 @@ def tune(
             nn.utils.clip_grad_norm_(weights, CLIP)
             optimizer.step()
             loss = value.item()
-            size = int(rows.lengths[chosen].sum())
-            work += Work(updates=1, rows=chosen.size, tokens=size)
+            work += own
     return work
 
 

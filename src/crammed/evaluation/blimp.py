@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone, SparseMaskedLM
+from crammed.evaluation.scores.bootstrap import RESAMPLES
 from crammed.tasks.pairs import read_pairs
 from crammed.terminal.progress import SILENT, Progress
 
 _TOKENS = {"cuda": 1 << 16, "cpu": 1 << 13}
 """Tokens that go through the model at once; other devices use the CPU's value."""
-_RESAMPLES = 1000
 _OFFICIAL = (67, 1000)  # paradigms, and pairs in each
 
 
@@ -74,7 +74,7 @@ def _shares(groups: dict[str, list[bool]]) -> dict[str, float]:
 def _interval(paradigms: list[list[bool]]) -> list[float]:
     """Resampling the pairs of a paradigm amounts to drawing how many of them are correct."""
     draw = np.random.default_rng(0)
-    means = [draw.binomial(len(p), np.mean(p), _RESAMPLES) / len(p) for p in paradigms]
+    means = [draw.binomial(len(p), np.mean(p), RESAMPLES) / len(p) for p in paradigms]
     low, high = np.percentile(np.mean(means, axis=0), [2.5, 97.5])
     return [100 * float(low), 100 * float(high)]
 

@@ -246,11 +246,7 @@ def _other(found: dict[str, Any], model: dict[str, Any], settings: dict[str, Any
 
 
 def _described(folder: Path) -> dict[str, Any] | None:
-    """What the folder is of; None if it is no evaluation folder.
-
-    Raises:
-        InputError: its file is damaged.
-    """
+    """What the folder is of; None if it is no evaluation folder."""
     found = read_json(folder / "evaluation.json")
     if found is None:
         return None

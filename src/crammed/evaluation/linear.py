@@ -57,11 +57,7 @@ def linear_scores(task: Task, data: TaskData) -> dict[str, float]:
 
 
 def _fitted(task: Task, data: TaskData) -> dict[str, Outputs]:
-    """Outputs of all scored rows, by name of the score; with folds, by models of other parts.
-
-    Raises:
-        ValueError: no text has a word.
-    """
+    """Outputs of all scored rows, by name of the score; with folds, by models of other parts."""
     if data.folds:
         (name,) = data.scored
         parts = [*parts_of(data)]

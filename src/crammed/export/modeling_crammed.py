@@ -74,6 +74,7 @@ class CrammedPreTrainedModel(PreTrainedModel):
         r"^head\.",
         r"^pooler\.",
     )
+    _no_split_modules = ("Layer",)  # older versions refuse device_map="auto" without it
     supports_gradient_checkpointing = True
     gradient_checkpointing = False
     _supports_sdpa = True
@@ -82,8 +83,11 @@ class CrammedPreTrainedModel(PreTrainedModel):
         """Adopt the parts of the model that `make` builds, which may be the encoder alone."""
         super().__init__(config)
         model = make(config.of_encoder(), config.vocab_size, *sizes)
+        encoder = model if make is Encoder else model.encoder
         for part in model.modules():
-            if type(part) is Linear:  # tools such as `quantize_dynamic` look for this very class
+            # Tools such as `quantize_dynamic` look for this very class, and change its weights;
+            # the decoder reads those of `widen` itself.
+            if type(part) is Linear and part is not encoder.widen:
                 part.__class__ = nn.Linear
         parts = {"encoder": model} if make is Encoder else dict(model.named_children())
         for name, part in parts.items():
@@ -141,7 +145,7 @@ class CrammedPreTrainedModel(PreTrainedModel):
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         tokens = self.encoder.tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        mask = None if attention_mask is None else attention_mask.bool()
+        mask = _shown(attention_mask)
         if position_ids is None:
             position_ids = self._positions(tokens.shape[1], mask)
         x, *given = self.encoder.prepare(tokens, mask, token_type_ids, input_ids, position_ids)
@@ -163,11 +167,7 @@ class CrammedPreTrainedModel(PreTrainedModel):
         )
 
     def _positions(self, length: int, mask: Tensor | None) -> Tensor | None:
-        """The positions [B, S] of tokens that are given without; None is 0 to S - 1.
-
-        Raises:
-            ValueError: there are more tokens than positions.
-        """
+        """The positions [B, S] of tokens that are given without; None is 0 to S - 1."""
         longest = self.config.max_position_embeddings
         if length > longest:
             fault = (
@@ -256,7 +256,7 @@ class _WithHead(CrammedPreTrainedModel):
         if self.of_choices:
             given = tuple(None if each is None else each.flatten(0, 1) for each in given)
         encoded = self.encode(given, output_attentions, output_hidden_states)
-        logits = self.logits_of(self.pooled(encoded.last_hidden_state, given[1]))
+        logits = self.logits_of(self.pooled(encoded.last_hidden_state, _shown(given[1])))
         if self.of_choices:
             logits = logits.view(-1, (inputs_embeds if input_ids is None else input_ids).shape[1])
         loss = None if labels is None else self.loss_of(logits, labels)
@@ -377,6 +377,14 @@ class CrammedForQuestionAnswering(CrammedPreTrainedModel):
             start_logits=start,
             end_logits=end,
         )
+
+
+def _shown(mask: Tensor | None) -> Tensor | None:
+    """The mask as bool; a row that is all padding counts as text, as in BERT, and stays finite."""
+    if mask is None:
+        return None
+    mask = mask.bool()
+    return mask | ~mask.any(-1, keepdim=True)
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ def describe(description: Description, judged: Judged, *, trust: bool) -> str:
         lines += [f"## {judged.name}, class by class", "", *_class_table(classes), ""]
         if confusion := judged.confusion():
             table = _confusion(judged.labels, confusion)
-            lines += ["Each line is a label, each column a prediction:", "", *table, ""]
+            lines += ["Rows are labels, columns are predictions:", "", *table, ""]
     if mistakes := judged.mistakes():
         lines += ["## The most confident mistakes", "", "| text | label | predicted | |"]
         lines += ["|---|---|---|---|"]

@@ -135,9 +135,6 @@ def _judged(
 
     Args:
         retrained: outputs of the model that was fine-tuned again, whose weights are in the folder.
-
-    Raises:
-        CrammedError: its outputs differ.
     """
     with importable(folder) as place:
         trust = request.trust_remote_code

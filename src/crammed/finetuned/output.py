@@ -47,11 +47,7 @@ def check_format(file: Path) -> None:
 
 
 def _joined(record: Record, answer: dict[str, Any]) -> dict[str, Any]:
-    """A row with what the model says of it.
-
-    Raises:
-        InputError: a column of the row has the same name.
-    """
+    """A row with what the model says of it."""
     if taken := record.keys() & answer.keys():
         raise InputError(
             f"the rows have a column {min(taken)!r}, which predictions would replace: rename it"

@@ -161,11 +161,7 @@ class Predictor:
 
 
 def _pair_classifier(folder: Path, backbone: HuggingFaceBackbone) -> PairClassifier:
-    """A classifier of two texts that are read apart, in evaluation mode.
-
-    Raises:
-        InputError: its layer is missing or damaged.
-    """
+    """A classifier of two texts that are read apart, in evaluation mode."""
     file, encoder = folder / PAIR_LAYER, backbone.encoder_ends()
     try:
         layer = load_file(file)

@@ -200,7 +200,8 @@ def lines_of(stream: BinaryIO, file: File, first: int = 1) -> Numbered:
     while line := stream.readline(LARGEST + 1):
         if len(line) > LARGEST:
             read_line(stream, line)
-            yield number, _too_long(file, f", line {number}")
+            fault = f"longer than {LARGEST:,} bytes, which no document is"
+            yield number, InputError(f"{file.shown}, line {number}: {fault}")
         else:
             if number == 1:
                 line = line.removeprefix(_MARK)
@@ -262,7 +263,3 @@ def _not_utf8(file: File, place: str = "", cause: UnicodeDecodeError | None = No
     )
     fault.__cause__ = cause  # which holds the bytes
     return fault
-
-
-def _too_long(file: File, place: str) -> InputError:
-    return InputError(f"{file.shown}{place}: longer than {LARGEST:,} bytes, which no document is")

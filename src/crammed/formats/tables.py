@@ -169,9 +169,6 @@ def _columns(cells: list[str], place: str, text_field: str | None) -> list[str]:
     """The names that the first row gives to the columns, or else their numbers.
 
     White space around the names is dropped if the column of the text is found only then.
-
-    Raises:
-        InputError: two columns have the same name, or none has that of the text.
     """
     # A row of data may hold that very number; only a row of numbers can be names that are numbers.
     by_place = (text_field or "").isdecimal() and not all(map(str.isdecimal, filter(None, cells)))

@@ -52,11 +52,7 @@ def archived_pages(file: File, faults: Faults) -> Iterator[str]:
 
 
 def _record(stream: io.BufferedReader, file: File, number: int) -> Message | None:
-    """The headers of the next record; None at the end.
-
-    Raises:
-        CutShort: something else follows.
-    """
+    """The headers of the next record; None at the end."""
     while (line := stream.readline(_LONGEST_LINE)) in (b"\r\n", b"\n"):
         pass
     if not line:
@@ -116,9 +112,6 @@ def _decoded(headers: Message, body: bytes, place: str) -> bytes:
     """The body of a response as it was before it was sent.
 
     Many crawlers store it so already, and keep the headers.
-
-    Raises:
-        InputError: it is compressed in a way that is not known, or too long.
     """
     if "chunked" in _value(headers, "Transfer-Encoding"):
         body = _joined_chunks(body)

@@ -82,11 +82,7 @@ def prepare(
 
 
 def _refuse_settings_of_its_own(words: list[str], heldout: bool, fit: bool) -> None:
-    """Refuse what a corpus that is extended has decided.
-
-    Raises:
-        InputError: an override or an option sets it.
-    """
+    """Refuse what a corpus that is extended has decided."""
     theirs_too = "|".join((*OF_NEW_TEXT, rf"clean\.({'|'.join(NAMED_AGAIN)})"))
     decided = rf"(data\.(?!({theirs_too})\b)|tokenizer(\.|$))"
     theirs = [w for w in words if any(re.match(decided, key) for key in flat(parse_overrides([w])))]

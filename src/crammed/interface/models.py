@@ -132,11 +132,7 @@ def _rewrite_report(run: Path, folder: Path, progress: Progress) -> None:
 
 
 def _compute_section(words: list[str], device: str, dtype: str) -> dict[str, Any]:
-    """What options decide about where models train.
-
-    Raises:
-        InputError: an override decides it as well.
-    """
+    """What options decide about where models train."""
     chosen = {k: v for k, v in (("device", device), ("dtype", dtype)) if v != "auto"}
     for name in chosen:
         refuse_twice(words, f"--{name}", f"compute.{name}", given=True)

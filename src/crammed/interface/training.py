@@ -106,11 +106,7 @@ def run(
 
 
 def _given_tasks(suite: str, data: File | None, glue: File | None) -> GivenTasks | None:
-    """Where the tasks are that options name, if any do.
-
-    Raises:
-        InputError: the options contradict each other, or one is missing.
-    """
+    """Where the tasks are that options name, if any do."""
     if glue is not None and (data is not None or suite != "glue"):
         raise InputError("use --glue DIR, or --suite with --tasks-data, not both")
     data = data if glue is None else glue
@@ -242,11 +238,7 @@ def adapt(
 
 
 def _replay(words: str | None, corpus: File | None) -> Replay | None:
-    """What ``--replay`` names.
-
-    Raises:
-        InputError: it is wrong, or the corpus is prepared already.
-    """
+    """What ``--replay`` names."""
     if words is None:
         return None
     if corpus is not None:
@@ -256,11 +248,7 @@ def _replay(words: str | None, corpus: File | None) -> Replay | None:
 
 
 def _task_texts(suite: File | None, data: File | None, corpus: File | None) -> TaskTexts | None:
-    """What ``--task-adaptive`` names.
-
-    Raises:
-        InputError: it or its folder is wrong or missing, or the corpus is prepared already.
-    """
+    """What ``--task-adaptive`` names."""
     if suite is None and data is None:
         return None
     if suite is None:

@@ -258,11 +258,7 @@ def _choose_compile(
 
 
 def _need_compiler(kind: str, asked: str) -> None:
-    """Refuse what needs compiling if it is known that nothing could be compiled.
-
-    Raises:
-        InputError: there is no compiler, or Python's headers are missing.
-    """
+    """Refuse what needs compiling if it is known that nothing could be compiled."""
     missing = None
     if kind == "cuda" and not can_compile_for_cuda():
         missing = "gcc"

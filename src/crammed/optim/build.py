@@ -157,11 +157,7 @@ def _muon_flops(model: ModelConfig, generator: ModelConfig | None) -> int:
 
 
 def _matrices(model: nn.Module) -> dict[str, int]:
-    """Names of the layers' matrices, and how many equal matrices are stacked in each.
-
-    Raises:
-        TypeError: a layer has a matrix that no block declares.
-    """
+    """Names of the layers' matrices, and how many equal matrices are stacked in each."""
     return {f"{name}.weight": matrices for name, _, matrices in products_of(model)}
 
 

@@ -19,7 +19,7 @@ from crammed.rules.choosing import Chosen, shape_of, why_size
 from crammed.rules.early_end import EarlyEnd, text_is_read
 from crammed.rules.sizing import MOST_EPOCHS, SHAPES, expected_tokens, in_shape
 from crammed.training.agenda import TRAINING, Agenda
-from crammed.training.plan import Planner, budget_share
+from crammed.training.plan import Planner, work_before_training
 from crammed.training.update.memory import bytes_per_parameter
 
 FEW_UPDATES = 200
@@ -113,7 +113,8 @@ def early_end(
     """How the end of the text ends the run; None if the budget ends it."""
     if rows is None or not text_is_read(config, rows, work.tokens):
         return None
-    share = budget_share(config, vocab_size, work, charged)
+    spent = work_before_training(config, vocab_size) + work
+    share = config.budget.limit.share(spent, charged)
     return EarlyEnd.of(config, rows, text_bytes, work.rows / rows, share)
 
 

@@ -168,11 +168,7 @@ def _taken(step: TrainStep, rows: int, card: Card, known: Taken) -> int:
 
 
 def _device(config: ComputeConfig, card: Card) -> Device:
-    """The card as `crammed.machine.device.choose_device` would describe it on its own machine.
-
-    Raises:
-        InputError: the configuration asks for a format that the card lacks, or that is not counted.
-    """
+    """The card as `crammed.machine.device.choose_device` would describe it on its own machine."""
     native: torch.dtype = getattr(torch, card.half)
     if config.fp8 == "on" or config.dtype not in ("auto", card.half):
         raise InputError(

@@ -42,7 +42,7 @@ def of_scores(suites: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
     """Headings, each with a sentence about the scores of a suite beside those of simpler models."""
     for name, suite in suites.items():
         if words := _helped(suite["tasks"]):
-            yield f"What pretraining brought: {name}", words
+            yield f"Gain from pretraining: {name}", words
         if said := as_good(suite["tasks"]):
             yield f"Simple baseline: {name}", " ".join(f"{words}." for words in said)
 
@@ -70,8 +70,8 @@ def _helped(tasks: Mapping[str, Json]) -> str:
         found[verb].append(f"{name} ({points:+.1f})")
     parts = [f"{verb} {', '.join(names)}" for verb, names in found.items() if names]
     return (
-        f"It {'; it '.join(parts)}. In points over the same model untrained; clear where the 95 % "
-        "interval of the difference does not contain 0."
+        f"Pretraining {'; it '.join(parts)}. Figures are points over the untrained model; a "
+        "difference is clear if its 95 % interval does not contain 0."
         if parts
         else ""
     )

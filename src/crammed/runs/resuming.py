@@ -120,11 +120,7 @@ def _refuse_code(path: Path, found: RunConfig, asked: RunConfig) -> None:
 
 
 def _with_typed(found: RunConfig, typed: Mapping[str, Any]) -> RunConfig:
-    """A run's configuration with what is typed, and its budget as it is written there.
-
-    Raises:
-        InputError: the typed values contradict the run's own.
-    """
+    """A run's configuration with what is typed, and its budget as it is written there."""
     values = {key: value for key, value in typed.items() if key != FOLLOWS}
     own = validated(RunConfig, overlaid(found.model_dump(mode="json"), values, RunConfig))
     if own.budget.limit != found.budget.limit:

@@ -61,11 +61,7 @@ def check_scored(
 
 
 def _only_label(shown: str, task: Task, rows: Rows, names: Sequence[str]) -> str | None:
-    """The label that all rows, or all words with one, have; None if there are several.
-
-    Raises:
-        InputError: none has a label.
-    """
+    """The label that all rows, or all words with one, have; None if there are several."""
     labels = _known(task, rows)
     if not labels.size:
         raise InputError(f"{shown}: no row has a label")

@@ -166,11 +166,7 @@ def _inner(file: Path) -> Path:
 
 
 def _files(folder: Path, split: str) -> tuple[Path, ...]:
-    """Files of a split in a folder; empty if the folder does not have the split.
-
-    Raises:
-        InputError: several files could be the split, or parts of it are missing.
-    """
+    """Files of a split in a folder; empty if the folder does not have the split."""
     if not folder.is_dir():
         return ()
     files = [file for file in sorted(folder.iterdir()) if file.is_file()]

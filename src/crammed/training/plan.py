@@ -217,16 +217,6 @@ def refuse_too_little(
         raise planner.nothing_fits()
 
 
-def budget_share(config: RunConfig, vocab_size: int, work: Work, charged_seconds: float) -> float:
-    """The share of the budget spent after some updates, however much of the text is left.
-
-    Args:
-        work: the work of these updates.
-    """
-    start = work_before_training(config, vocab_size)
-    return config.budget.limit.share(start + work, charged_seconds)
-
-
 def work_before_training(config: RunConfig, vocab_size: int) -> Work:
     """Work spent before the first update, apart from time."""
     work = scaling_work(config, vocab_size)

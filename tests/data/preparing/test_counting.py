@@ -40,9 +40,9 @@ def test_memory_is_released_once_a_sum_is_written(
 def test_counts_of_shards_add_up() -> None:
     texts = documents(80)
     shards = [cut_into_chunks(texts[at : at + 20]) for at in range(0, 80, 20)]
-    tables = [pa.table({"chunk": each.unique, "count": each.counts}) for each in shards]
+    tables = [pa.table({"chunk": each.distinct, "count": each.counts}) for each in shards]
     whole = cut_into_chunks(texts)
-    expected = dict(zip(whole.unique, whole.counts.tolist(), strict=True))
+    expected = dict(zip(whole.distinct.to_pylist(), whole.counts.tolist(), strict=True))
     assert _as_dict(sum_counts(tables)) == expected
 
 

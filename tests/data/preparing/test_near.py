@@ -16,7 +16,7 @@ from crammed.data.preparing.cleaning import near
 from crammed.data.preparing.cleaning.near import (
     FEWEST_USED,
     PERMUTATIONS,
-    Signer,
+    band_hashes,
     banding,
     links_of,
     middle,
@@ -29,7 +29,7 @@ pytest.importorskip("rensa")
 
 
 def repeats(texts: list[str], jaccard: float = 0.8) -> list[bool]:
-    return near_duplicates([Signer(jaccard)(texts)])
+    return near_duplicates([band_hashes(texts, jaccard)])
 
 
 def near_duplicates(shards: list[NDArray[np.uint64]]) -> list[bool]:
@@ -87,8 +87,8 @@ def test_case_and_punctuation_do_not_count() -> None:
 
 def test_words_do_not_run_across_documents() -> None:
     texts = ["one two three four five six", "seven eight nine ten eleven twelve"]
-    elements = Signer(0.8)([" ".join(texts), *texts])
-    apart = [Signer(0.8)([text])[0] for text in (" ".join(texts), *texts)]
+    elements = band_hashes([" ".join(texts), *texts], 0.8)
+    apart = [band_hashes([text], 0.8)[0] for text in (" ".join(texts), *texts)]
     assert np.array_equal(elements, np.stack(apart))
 
 
@@ -120,8 +120,8 @@ def test_near_duplicates_equals_its_reference(shards: list[list[tuple[int, ...]]
 
 def test_hashes_are_the_same_in_every_process() -> None:
     code = (
-        "from crammed.data.preparing.cleaning.near import Signer; "
-        "print(Signer(0.8)(['short', 'the quick brown fox jumps over the lazy dog']).tolist())"
+        "from crammed.data.preparing.cleaning.near import band_hashes; "
+        "print(band_hashes(['short', 'the quick brown fox jumps over the lazy dog'], 0.8).tolist())"
     )
     runs = {
         subprocess.run(
@@ -133,5 +133,5 @@ def test_hashes_are_the_same_in_every_process() -> None:
         ).stdout
         for seed in ("0", "1")
     }
-    here = Signer(0.8)(["short", "the quick brown fox jumps over the lazy dog"]).tolist()
+    here = band_hashes(["short", "the quick brown fox jumps over the lazy dog"], 0.8).tolist()
     assert runs == {f"{here}\n"}

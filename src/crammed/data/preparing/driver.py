@@ -49,7 +49,6 @@ from crammed.data.preparing.select.selection_job import (
     SelectJob,
     characters_left,
     documents_to_pack,
-    heldout_lines,
     select_shard,
 )
 from crammed.data.preparing.workfolder import is_whole, refusals_of, remove_left_overs, work_folder
@@ -292,7 +291,8 @@ class _Preparation:
         if self.given is not None:
             shutil.copyfile(self.given.file, file)
         else:
-            write_gzip(file, (heldout_lines(each.out) for each in shards))
+            own = (shard_files.shard_file(each.out, "heldout.jsonl") for each in shards)
+            write_gzip(file, (lines.read_bytes() for lines in own))
 
     def _tokenizer(self, corpus: Path, shards: Sequence[SelectedShard]) -> Tokenizer:
         """Train the tokenizer unless it is supplied or already trained; say what it loses."""

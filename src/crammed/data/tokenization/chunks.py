@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -64,12 +63,6 @@ class ChunkedText:
     counts: NDArray[np.int64]
     codes: NDArray[np.uint32]
     ends: NDArray[np.int64]
-
-    @cached_property
-    def unique(self) -> list[str]:
-        """`distinct` as strings."""
-        chunks: list[str] = self.distinct.to_pylist()
-        return chunks
 
 
 class Remembered(Generic[Value]):

@@ -58,11 +58,8 @@ class CorpusTokenizer:
     def encode_chunks(self, text: ChunkedText) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Ids of all documents, joined, and the number of ids up to the end of each document, [D].
 
-        Raises:
-            ValueError: the tokenizer cannot encode chunks (see `takes_chunks`).
+        Only for tokenizers whose pieces do not depend on their neighbours (see `takes_chunks`).
         """
-        if not self.takes_chunks:
-            raise ValueError("this tokenizer's pieces depend on their neighbours: use encode_texts")
         return self._remembered(text)
 
     def _pieces_of(

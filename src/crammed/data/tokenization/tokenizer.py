@@ -174,10 +174,8 @@ def library_faults(file: Path) -> Iterator[None]:
         yield
     except (InputError, MemoryError):
         raise
-    except Exception as error:  # nothing more precise is raised
-        raise _not_a_tokenizer(file) from error
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":  # from the library's Rust code
+    except BaseException as error:  # nothing more precise is raised; Rust code panics
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise _not_a_tokenizer(file) from error
 

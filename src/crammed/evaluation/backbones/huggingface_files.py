@@ -216,16 +216,14 @@ def loading(name: str, part: str) -> Iterator[None]:
         raise InputError(
             f"the {part} of {name} needs a package that cannot be imported: {_first_line(error)}"
         ) from error
-    except Exception as error:  # loading may raise anything
+    except BaseException as error:  # loading may raise anything, and Rust code panics
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         if "trust_remote_code" in str(error):
             raise InputError(
                 f"{name} comes with its own Python code: read it, then add --trust-remote-code "
                 "to run it, which adapt and decide never do"
             ) from error
-        raise InputError(f"the {part} of {name} cannot be loaded: {_first_line(error)}") from error
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":  # from a library's Rust code
-            raise
         raise InputError(f"the {part} of {name} cannot be loaded: {_first_line(error)}") from error
 
 

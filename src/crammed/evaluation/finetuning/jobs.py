@@ -261,11 +261,8 @@ def _in_worker(job: FinetuneJob) -> str | None:
 def _together(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[JobProgress]:
     """Fine-tune the models of several jobs of one task side by side, predict, write the outputs.
 
-    Other failures that concern only these jobs are reported, not raised.
-
-    Raises:
-        CaptureFailed: a step cannot be captured.
-        RuntimeError: memory ran out.
+    `CaptureFailed` and full memory are raised; other failures that concern only these jobs are
+    reported.
     """
     task, protocol, numerics = group[0].task, setup.protocol, setup.numerics
     try:
@@ -301,11 +298,7 @@ def _together(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[Jo
 
 
 def _model(backbone: Backbone, job: FinetuneJob, protocol: Protocol) -> nn.Module:
-    """The model that a job fine-tunes, on the CPU.
-
-    Raises:
-        InputError: there is no such model for this encoder.
-    """
+    """The model that a job fine-tunes, on the CPU."""
     task, dropout = job.task, float(protocol.dropout)
     if not task.apart:
         return backbone.classifier(
@@ -339,11 +332,7 @@ def _probed(
 def _outputs(
     model: nn.Module, split: TokenizedSplit, task: FinetuneTask, pad: int, numerics: Numerics
 ) -> NDArray[np.float32]:
-    """A model's outputs for the rows of a split, or, for kind tokens, for its words.
-
-    Raises:
-        ValueError: the outputs are not finite.
-    """
+    """A model's outputs for the rows of a split, or, for kind tokens, for its words."""
     tokens, labels, counts = split.read()
     rows = EncodedSplit(tokens, labels, split.choices, pad, numerics.device, counts)
     outputs = predict(model, rows, numerics)

@@ -134,7 +134,7 @@ def power_text(study: StudyResult, measure: str) -> str:
         return lead + why[:1].upper() + why[1:]
     stated = _listed(f"{each:g}" for each in found)
     shares = _listed(f"{100 * share:.0f} %" for share in found.values())
-    usual = max(FEWEST, statistics.median_low(each for each in seeds.values() if each))
+    usual = max(FEWEST, statistics.median_low(each for each in seeds.values() if each > 1))
     text = (
         f"{lead}With {usual} seeds, as arms vary here, a difference of {stated} would be found in "
         f"{shares} of such studies."

@@ -170,11 +170,7 @@ def _with_corpora(arms: dict[str, Arm], study: Study, corpora: Corpora) -> dict[
 
 
 def _about_judges(judges: Sequence[Judge], before: StudyResult, out: Path) -> dict[str, Any]:
-    """The state of the data and protocols that runs were scored with; empty without judges.
-
-    Raises:
-        InputError: runs were scored by a protocol that has changed.
-    """
+    """The state of the data and protocols that runs were scored with; empty without judges."""
     refuse_changed_protocols(judges, before, out)
     states = {**before.judges, **{each.label: each.state() for each in judges}}
     named = {each.name: made for each in judges if (made := each.protocol_hash()) is not None}

@@ -48,40 +48,27 @@ def banding(jaccard: float) -> tuple[int, int]:
     return min(choices, key=lambda choice: abs(middle(*choice) - jaccard))
 
 
-class Signer:
-    """Hashes documents so that near-duplicates share a hash.
+def band_hashes(texts: Sequence[str], jaccard: float) -> _Hashes:
+    """Hashes of documents, [len(texts), bands], of which near-duplicates share one.
 
-    A document of fewer than 5 words is a set of one element: its text in lower case.
+    They are the same in every process. A document of fewer than 5 words is a set of one element:
+    its text in lower case. Takes about 40 bytes of memory for each word of `texts`.
 
-    Attributes:
-        bands: number of hashes for each document.
+    Args:
+        jaccard: index, 0 to 1, from which documents are likely to share a hash.
+
+    Raises:
+        InputError: the library is not installed.
     """
-
-    def __init__(self, jaccard: float) -> None:
-        """Choose the bands.
-
-        Args:
-            jaccard: index, 0 to 1, from which documents are likely to share a hash.
-
-        Raises:
-            InputError: the library is not installed.
-        """
-        minhash_library()
-        self.bands, self._rows = banding(jaccard)
-
-    def __call__(self, texts: Sequence[str]) -> _Hashes:
-        """The documents' hashes, [len(texts), bands]; the same in every process.
-
-        Takes about 40 bytes of memory for each word of `texts`.
-        """
-        if not texts:
-            return np.empty((0, self.bands), np.uint64)
-        elements, ends = _elements(texts)
-        minhashes = minhash_library().digest_matrix_from_flat_token_hashes(
-            elements, np.concatenate(([0], ends)).astype(np.uint64), PERMUTATIONS, _SEED
-        )
-        used = np.asarray(minhashes.to_rows(), np.uint64)[:, : self.bands * self._rows]
-        return _folded(np.moveaxis(used.reshape(len(texts), self.bands, self._rows), 2, 0))
+    bands, rows = banding(jaccard)
+    if not texts:
+        return np.empty((0, bands), np.uint64)
+    elements, ends = _elements(texts)
+    minhashes = minhash_library().digest_matrix_from_flat_token_hashes(
+        elements, np.concatenate(([0], ends)).astype(np.uint64), PERMUTATIONS, _SEED
+    )
+    used = np.asarray(minhashes.to_rows(), np.uint64)[:, : bands * rows]
+    return _folded(np.moveaxis(used.reshape(len(texts), bands, rows), 2, 0))
 
 
 def minhash_library() -> Any:

@@ -6,14 +6,13 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crammed.config import CleanConfig
-from crammed.data.preparing.cleaning.near import Signer
+from crammed.data.preparing.cleaning.near import band_hashes
 from crammed.data.preparing.cleaning.steps import clean, steps_of
 from crammed.data.samples import SAMPLE_CHARACTERS, SAMPLES_OF_A_SHARD
 from crammed.data.shards import (
@@ -114,7 +113,7 @@ def clean_block(
     _samples_file(block).write_text(json.dumps(samples), "utf-8")
     files = ["raw.npy", SAMPLES, *DOCUMENT_FILES]
     if config.near is not None:
-        save(block, "near.npy", _signer(config.near)(kept).T)
+        save(block, "near.npy", band_hashes(kept, config.near).T)
         files.append("near.npy")
     result = Cleaned(
         read=len(texts),
@@ -197,8 +196,3 @@ def _beginning(text: str) -> str:
 def _encoded(text: str) -> bytes:
     """The text in UTF-8; "?" replaces what that cannot encode: halves of surrogate pairs."""
     return text.encode("utf-8", "replace")
-
-
-@lru_cache(maxsize=2)
-def _signer(jaccard: float) -> Signer:
-    return Signer(jaccard)

@@ -165,11 +165,7 @@ def _known_formats() -> str:
 
 
 def _check_name(file: str) -> None:
-    """Refuse a path that manifests and the libraries that read tables cannot represent.
-
-    Raises:
-        InputError: it is not UTF-8.
-    """
+    """Refuse a path that manifests and the libraries that read tables cannot represent."""
     try:
         file.encode()
     except UnicodeEncodeError as error:
@@ -258,11 +254,7 @@ def _folders(folder: Path, is_first: _FirstVisit, wanted: Wanted, found: Found) 
 
 @contextmanager
 def _unless_unreadable(folder: Path, wanted: Wanted, found: Found) -> Iterator[None]:
-    """Count a folder that cannot be read, if such are left out.
-
-    Raises:
-        InputError: it cannot be read, and is not to be left out.
-    """
+    """Count a folder that cannot be read, if such are left out."""
     try:
         yield
     except OSError as error:
@@ -334,11 +326,7 @@ _MADE = {
 
 
 def _saved_by_datasets(folder: Path) -> list[Path]:
-    """The files of a data set saved here by `datasets.save_to_disk`; empty if there is none.
-
-    Raises:
-        InputError: a listed name leads out of the folder.
-    """
+    """The files of a data set saved here by `datasets.save_to_disk`; empty if there is none."""
     listing = folder / "state.json"
     try:
         names = [entry["filename"] for entry in json.loads(read_text(listing))["_data_files"]]

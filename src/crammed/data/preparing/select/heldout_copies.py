@@ -21,10 +21,9 @@ from crammed.data.preparing.select.selection_job import (
     heldout_documents,
     load_runs,
     read_matches,
-    read_spread,
 )
 from crammed.data.samples import SAMPLES_OF_A_SHARD, Sample, sample
-from crammed.data.shards import documents
+from crammed.data.shards import documents, load
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.files.writing import save_array
 from crammed.machine.engine import Engine
@@ -71,7 +70,7 @@ def without_copies(
     count = np.load(runs, mmap_mode="r").shape[1]
     spread = np.zeros(count, np.uint8)  # in how many documents each run is, or `many`
     for shard in shards:
-        numbers, in_documents = read_spread(shard.out)
+        numbers, in_documents = load(shard.out, "matched-runs.npy")
         spread[numbers] = np.minimum(spread[numbers] + np.minimum(in_documents, many), many)
     frequent = runs.with_name("frequent-runs.npy")
     save_array(frequent, np.flatnonzero(spread == many))

@@ -159,11 +159,6 @@ def heldout_line(text: str, source: str | None) -> bytes:
     return json.dumps(record, ensure_ascii=False).encode() + b"\n"
 
 
-def heldout_lines(out: Path) -> bytes:
-    """The shard's held-out documents as JSON lines."""
-    return shard_file(out, "heldout.jsonl").read_bytes()
-
-
 def _write_chunks(out: Path, text: ChunkedText) -> list[str]:
     columns = [text.distinct.cast(pa.large_string()), integers(text.counts)]
     table = pa.Table.from_arrays(columns, ["chunk", "count"])
@@ -197,12 +192,6 @@ def read_matches(out: Path) -> tuple[Matches, NDArray[np.int64]]:
     table = load(out, "matches.npy")
     words, characters = load(out, "matched-documents.npy")
     return Matches(table[0], table[1], table[2], words), characters
-
-
-def read_spread(out: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The numbers of all runs that occur in a shard, and how many documents each occurs in."""
-    runs, in_documents = load(out, "matched-runs.npy")
-    return runs, in_documents
 
 
 def selected_documents(out: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
