@@ -66,6 +66,19 @@ def test_gaps_are_filled_as_the_model_says(model_folders: dict[str, Path], name:
         model.fill("a [MASK]")
 
 
+def test_a_model_leaves_the_precision_of_others_alone(
+    model_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def choosing(*given: Any) -> Any:
+        torch.set_float32_matmul_precision("high")  # as for a GPU
+        return chosen(*given)
+
+    chosen = crammed.loaded.choose_device
+    monkeypatch.setattr("crammed.loaded.choose_device", choosing)
+    assert crammed.load(model_folders["bert"], "cpu").encode(["a"]).size
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_threads_that_fill_gaps_take_turns(model_folders: dict[str, Path]) -> None:
     model = crammed.load(model_folders["bert"], "cpu")
     inside, wrapped = [0], model._masked_lm.forward

@@ -174,7 +174,10 @@ class Model:
 
     @cached_property
     def _numerics(self) -> Numerics:
-        return Numerics.on(choose_device(self.compute))
+        before = torch.get_float32_matmul_precision()  # which is the caller's
+        device = choose_device(self.compute)
+        torch.set_float32_matmul_precision(before)
+        return Numerics.on(device)
 
     @cached_property
     def _masked_lm(self) -> Any:

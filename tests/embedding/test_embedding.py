@@ -147,6 +147,41 @@ def test_texts_are_told_apart_afterwards(
     check_folder(out)
 
 
+def test_a_batch_that_does_not_fit_into_memory_is_one_line(
+    tmp_path: Path, model_folders: dict[str, Path], text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("crammed.embedding.tuning.contrastive_loss", full)
+    with pytest.raises(InputError, match=r"^a batch does not fit into memory: lower --batch or"):
+        crammed.embed(
+            model_folders["bert"], data=text, out=tmp_path / "out", budget="2updates", batch=16
+        )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("budget", ["1updates", "100tok"])
+def test_the_first_update_has_a_rate(
+    tmp_path: Path,
+    model_folders: dict[str, Path],
+    text: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    budget: str,
+) -> None:
+    rates, real = [], torch.optim.AdamW.step
+
+    def step(self: torch.optim.AdamW, *given: Any) -> Any:
+        rates.append(self.param_groups[0]["lr"])
+        return real(self, *given)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    out, given = tmp_path / "out", model_folders["bert"]
+    crammed.embed(given, data=text, out=out, budget=budget, batch=16, length=24, device="cpu")
+    assert len(rates) == 1
+    assert rates[0] > 0
+
+
 def check_folder(folder: Path, *, trust: bool = False) -> None:
     """transformers and sentence-transformers compute the vectors that `crammed.load` does."""
     texts = ["the red fox", "my neighbour repairs seven lanterns under the bridge"]

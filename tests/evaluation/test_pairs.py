@@ -72,6 +72,17 @@ def test_logits_are_those_of_texts_read_one_by_one(load_model: Load, name: str) 
     assert (found[0] - found[1]).abs().max() > 1e-4
 
 
+def test_texts_are_compared_in_single_precision_where_encoders_compute_in_half() -> None:
+    ends = torch.randn(4, 7, 128, generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(4, 7, dtype=torch.bool)
+    model = made(torch.nn.Identity(), 64)
+    model.encoder.forward = lambda *_: ends  # type: ignore[method-assign]
+    with torch.inference_mode():
+        expected = model(mask, mask, None)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(model(mask, mask, None), expected)
+
+
 def test_hidden_states_stand_in_for_a_first_layer_that_is_not_shown(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,29 @@ def test_a_gpu_gets_the_16_bits_that_it_has(
 
 
 @pytest.mark.parametrize(
+    ("driver", "cuda", "expected"),
+    [
+        (False, None, "there is no GPU"),
+        (True, None, "this PyTorch is built for CPUs"),
+        (True, "13.0", "PyTorch, built for CUDA 13.0, does not see the GPU"),
+    ],
+)
+def test_a_gpu_that_is_not_used_is_not_denied(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    processor: Callable[..., None],
+    driver: bool,
+    cuda: str | None,
+    expected: str,
+) -> None:
+    processor()
+    there = tmp_path if driver else tmp_path / "missing"
+    monkeypatch.setattr("crammed.machine.device.DRIVER", there)
+    monkeypatch.setattr("torch.version.cuda", cuda)
+    assert choose_device(ComputeConfig()).reasons[0].startswith(f"cpu: {expected}")
+
+
+@pytest.mark.parametrize(
     ("there", "header", "compiled"),
     [("gcc", True, True), ("clang", True, True), ("", True, False), ("gcc", False, False)],
 )

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+import torch
 
 from crammed.machine.device import Device
 from crammed.planning import settling
@@ -40,3 +41,6 @@ def test_small_models_run_in_lanes_instead_of_compiled(
     device = settling.device_of(tiny("crammed", "batch.rows=64", *words), None, tmp_path)
     assert device.compile is compiled
     assert device.reasons[-1].startswith(f"torch.compile {'on' if compiled else 'off'}")
+    would = dataclasses.replace(would, torch=torch.device("cuda"))  # the run goes on there
+    device = settling.device_of(tiny("crammed", "batch.rows=64", *words), None, tmp_path)
+    assert device.compile

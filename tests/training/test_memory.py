@@ -233,6 +233,28 @@ def test_moments_of_a_checkpoint_are_not_counted_twice(
     assert found[0] == found[1] > 1
 
 
+def test_gradients_and_moments_that_do_not_fit_are_refused(cpu: Device) -> None:
+    step, model = make_step(cpu)
+    size = 4 * sum(p.numel() for p in model.parameters())
+    with pytest.raises(InputError, match="gradients and moments of the weights do not fit into"):
+        step.fit(2 * size, lambda rows: rows)
+    step.fit(100 * size, lambda rows: rows)
+
+
+def test_an_optimizer_that_runs_out_of_memory_is_one_line(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    step, _ = make_step(cpu)
+    rows = torch.randint(5, 256, (16, 32), generator=torch.Generator().manual_seed(1))
+    step.gradients(rows, Update(0, 0, 16, 1.0, 0.25, Work()))
+    monkeypatch.setattr(step.optimizer, "step", full)
+    with pytest.raises(InputError, match="an update of the weights does not fit into the memory"):
+        step.apply(1.0)
+
+
 @pytest.mark.parametrize("setting", [None, True, False])
 def test_when_memory_runs_out_few_tokens_are_recomputed_before_they_become_fewer(
     cpu: Device, setting: bool | None

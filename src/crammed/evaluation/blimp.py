@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import Backbone, SparseMaskedLM
 from crammed.evaluation.scores.bootstrap import RESAMPLES
+from crammed.model.heldout import fitting
 from crammed.tasks.pairs import read_pairs
 from crammed.terminal.progress import SILENT, Progress
 
@@ -110,20 +112,24 @@ def sentence_scores(
         )
     lengths = np.diff(tokens.offsets)
     scores = np.zeros(len(sentences))
+    most = _TOKENS.get(device.type, _TOKENS["cpu"])
     with progress.task(title, float((lengths**2).sum())) as bar:
         done = 0
         for length in np.unique(lengths):  # batches of equal length need no padding
             members = np.flatnonzero(lengths == length)
             ids = tokens.ids[tokens.offsets[members][:, None] + np.arange(length)]
             sentence, at = np.nonzero(~np.isin(ids, list(backbone.specials)))
-            size = max(1, _TOKENS.get(device.type, _TOKENS["cpu"]) // int(length))
-            for start in range(0, len(sentence), size):
-                chosen = slice(start, start + size)
-                values = _masked_log_probabilities(
-                    model, ids[sentence[chosen]], at[chosen], backbone.mask, device
-                )
-                np.add.at(scores, members[sentence[chosen]], values)
+            rows, start = ids[sentence], 0
+            while start < len(rows):
+                given = rows[start:], at[start:], backbone.mask, device
+                score = partial(_masked_log_probabilities, model, *given)
+                size = max(1, most // int(length))
+                values, fits = fitting(score, size)
+                if fits < size:
+                    most = fits * int(length)
+                np.add.at(scores, members[sentence[start : start + fits]], values)
                 bar.update(done + start * int(length), f"{len(sentences):,} sentences")
+                start += fits
             done += ids.size * int(length)
     if not np.isfinite(scores).all():
         raise InputError(f"{backbone.name} computes no finite numbers: evaluate another model")
@@ -137,10 +143,11 @@ def _masked_log_probabilities(
     at: NDArray[np.int64],
     mask: int,
     device: torch.device,
+    count: int,
 ) -> NDArray[np.float64]:
-    """For each row b of ids [B, S], the log-probability of token at[b] when it is masked, [B]."""
-    rows = torch.from_numpy(ids).long().to(device)
-    where = torch.from_numpy(at)[:, None].to(device)
+    """For the first rows b of ids [B, S], the log-probability of token at[b] when it is masked."""
+    rows = torch.from_numpy(ids[:count]).long().to(device)
+    where = torch.from_numpy(at[:count])[:, None].to(device)
     logits = model(rows.scatter(1, where, mask), where)[:, 0].float()
     values = logits.gather(1, rows.gather(1, where))[:, 0] - logits.logsumexp(-1)
     return values.double().cpu().numpy()

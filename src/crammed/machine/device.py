@@ -9,6 +9,8 @@ import shutil
 import sys
 import sysconfig
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,6 +29,8 @@ FP8_CAPABILITY = (8, 9)
 """Lowest CUDA capability whose hardware multiplies matrices in 8 bits."""
 COMPARES_8_BITS = "2.13"
 """The version of PyTorch in which regions with 8-bit products compile; in 2.11 they do not."""
+DRIVER = Path("/proc/driver/nvidia/version")
+"""It exists where a driver for NVIDIA's GPUs is loaded."""
 COMPILE_SECONDS_ON_CPU = 1200.0
 """Work on one shape that is worth compiling on a CPU: a minute to save a fifth or more."""
 
@@ -149,8 +153,19 @@ def choose_kind(config: ComputeConfig, reasons: list[str]) -> str:
         if present[kind]:
             reasons.append(f"{kind}: the fastest device here")
             return kind
-    reasons.append("cpu: there is no GPU")
+    reasons.append(f"cpu: {_no_gpu()}")
     return "cpu"
+
+
+def _no_gpu() -> str:
+    if not DRIVER.exists():
+        return "there is no GPU"
+    if torch.version.cuda is None:
+        return "this PyTorch is built for CPUs; install its build for CUDA to use the GPU"
+    return (
+        f"PyTorch, built for CUDA {torch.version.cuda}, does not see the GPU; its driver may be "
+        "too old"
+    )
 
 
 def memory_of(kind: str) -> int | None:
@@ -194,6 +209,24 @@ def is_out_of_memory(error: BaseException) -> bool:
     ):
         return True
     return error.__context__ is not None and is_out_of_memory(error.__context__)
+
+
+@contextmanager
+def refusing_full_memory(fault: str) -> Iterator[None]:
+    """Turn an error about a device's full memory into an `InputError` with these words."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise InputError(fault) from error
+
+
+def release_gpu_memory(device: torch.device) -> None:
+    """Give a GPU what PyTorch keeps of its memory for later, and forget the peak so far."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
 
 
 @cache

@@ -60,7 +60,7 @@ def heldout_losses(
     for rate in RATES:
         positions = _masked_positions(rows, rate)
         batches = partial(_batches, logits, rows.ids, positions, mask_id, device)
-        (total, singly), batch = _fitting(partial(_summed, batches, each), batch)
+        (total, singly), batch = fitting(partial(_summed, batches, each), batch)
         loss = total / positions.size
         result[f"loss@{rate}"] = loss
         result[f"bits_per_character@{rate}"] = loss * rows.tokens_per_character / math.log(2)
@@ -120,7 +120,7 @@ def document_loss(
     batch = _rows_at_once(rows, device)
     for rate in RATES:
         pieces = sorted(_pieces(rows, rate, mask_id, sep), key=lambda piece: len(piece.ids))
-        total, batch = _fitting(partial(_summed_alone, logits, pieces, device), batch)
+        total, batch = fitting(partial(_summed_alone, logits, pieces, device), batch)
         count = sum(len(piece.labels) for piece in pieces)
         result[f"document_loss@{rate}"] = total / count if count else None
     return result
@@ -137,7 +137,7 @@ def _masked_positions(rows: HeldoutRows, rate: float) -> NDArray[np.int64]:
     return np.argsort(draw, axis=1)[:, : round(rate * rows.ids.shape[1])]
 
 
-def _fitting(measure: Callable[[int], T], batch: int) -> tuple[T, int]:
+def fitting(measure: Callable[[int], T], batch: int) -> tuple[T, int]:
     """Call `measure` with `batch` rows at a time, halved until it fits; return result and batch."""
     while True:
         try:

@@ -39,13 +39,13 @@ class FourierMixing(Block):
         """
         if mask is not None and mask.shape[-2] > 1:
             raise ValueError("Fourier mixing is over the whole row: it allows no mask per token")
-        size = torch.tensor(x.shape[-2], device=x.device)
+        size = torch.full((), x.shape[-2], device=x.device)  # not copied from the host
         places = torch.arange(x.shape[-2], device=x.device)
         if mask is not None:
             x = x * mask[:, 0, 0, :, None]
             size = mask[:, 0].sum(-1, keepdim=True)
             places = mask[:, 0, 0].cumsum(-1) - 1  # padding may come first
-        width = torch.tensor(self.width, device=x.device)
+        width = torch.full((), self.width, device=x.device)
         along = self._waves(places, size, x)
         across = self._waves(torch.arange(self.width, device=x.device), width, x)
         output: Tensor = along[0] @ (x @ across[0]) - along[1] @ (x @ across[1])

@@ -19,7 +19,7 @@ from crammed.data.corpus import Corpus, RowStream
 from crammed.data.masking import predicted_positions
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.files.scratch import scratch_folder
-from crammed.machine.device import Device
+from crammed.machine.device import Device, release_gpu_memory
 from crammed.model.cooccurrence import begin_with_neighbours
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import SILENT, Progress
@@ -107,8 +107,8 @@ def measure_speed(
         took = first = _prepare(config, step, device, clock)
         if device.compile:  # a later run finds the compiler's output on disk, so measure that too
             torch._dynamo.reset()
-            if device.torch.type == "cuda":
-                torch.cuda.empty_cache()  # the run will find that memory free as well
+            del step
+            release_gpu_memory(device.torch)  # the run will find it free as well
             step = build(config, vocab_size, specials, device)  # as a run begins
             took = _prepare(config, step, device, clock)
         timer = _Timer(config, step, source, device, clock)

@@ -48,7 +48,7 @@ def device_of(config: RunConfig, rows: float | None = None, run: Path | None = N
         InputError: this machine lacks the device or the format that the configuration asks for.
     """
     device = choose_device(config.compute, seconds_a_shape(config, rows))
-    if config.compute.compile != "auto" or not device.compile:
+    if config.compute.compile != "auto" or not device.compile or device.torch.type != "cpu":
         return device
     eager = replace(device, compile=False)
     before = lanes_before(run) if run is not None else None

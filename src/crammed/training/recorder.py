@@ -6,6 +6,7 @@ import math
 import statistics
 from collections import deque
 
+import torch
 from torch import Tensor
 
 from crammed.budget import Work
@@ -60,6 +61,12 @@ class Spikes:
             found = [place for place, value in enumerate(values) if value > limit]
         self._last.extend(value for value in values if math.isfinite(value))
         return found, middle
+
+
+def _values(scalars: list[Tensor]) -> list[float]:
+    """The numbers in several scalars, copied from their device together."""
+    found: list[float] = torch.stack(scalars).tolist() if scalars else []
+    return found
 
 
 class Recorder:
@@ -121,8 +128,12 @@ class Recorder:
         Raises:
             Diverged: one of them is not finite.
         """
-        for loss in self._losses:
-            if not math.isfinite(value := float(loss)):
+        self._finite(_values(self._losses), work)
+
+    @staticmethod
+    def _finite(losses: list[float], work: Work) -> None:
+        for value in losses:
+            if not math.isfinite(value):
                 raise Diverged(f"the loss is {value} after {counted(work.updates, 'update')}")
 
     def log(self, work: Work, u: float, *, ended: bool = False) -> None:
@@ -141,9 +152,9 @@ class Recorder:
         device = self._session.step.device
         device.synchronize()  # so that unfinished updates are booked as training
         with self._session.agenda.logging():
-            self.check(work)
-            losses = [float(loss) for loss in self._losses]
-            norms = [float(norm) for norm in self._norms]
+            found = _values([*self._losses, *self._norms])
+            losses, norms = found[: len(self._losses)], found[len(self._losses) :]
+            self._finite(losses, work)
             self._recent.extend(losses)
             averaged = self._at_the_end(losses, work.updates) if ended else losses
             self.loss, norm = sum(averaged) / len(averaged), sum(norms) / len(norms)

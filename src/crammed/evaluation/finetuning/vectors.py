@@ -63,8 +63,12 @@ class PairClassifier(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor, types: Tensor | None) -> Tensor:
         """Logits [B, outputs] of the sequences [2 * B, S]."""
-        kept = mask[..., None]
-        ends = torch.where(kept, self.encoder(ids, mask, types).float(), 0.0)
+        ends = self.encoder(ids, mask, types).float()
+        with torch.autocast(ends.device.type, enabled=False):  # likeness needs more than 8 bits
+            return self._compared(ends, mask[..., None])
+
+    def _compared(self, ends: Tensor, kept: Tensor) -> Tensor:
+        ends = torch.where(kept, ends, 0.0)
         first, last = ends.chunk(2, -1)
         tokens = _scaled(_scaled(first) + _scaled(last))
         a, b, of_a, of_b = tokens[::2], tokens[1::2], kept[::2], kept[1::2]

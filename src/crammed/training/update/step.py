@@ -18,7 +18,12 @@ from crammed.config import RunConfig
 from crammed.errors import InputError
 from crammed.keys import key
 from crammed.machine.caches import own_compiled_code
-from crammed.machine.device import Device, is_out_of_memory
+from crammed.machine.device import (
+    Device,
+    is_out_of_memory,
+    refusing_full_memory,
+    release_gpu_memory,
+)
 from crammed.machine.lanes import Lanes
 from crammed.machine.workers import world_size
 from crammed.optim.build import Optimizers
@@ -146,8 +151,10 @@ class TrainStep:
         now, most, *less = self.growth.layers, *self.growth.depths()
         self.growth.use(most)
         if self.device.fits_microbatch:
+            release_gpu_memory(self.device.torch)  # else what PyTorch keeps counts as taken
             free, _ = torch.cuda.mem_get_info(self.device.torch)
             self.fit(free, self._peak)
+            release_gpu_memory(self.device.torch)  # what was tried is neither kept nor a peak
         self.microbatch_rows = min(self.microbatch_rows, max(row_counts, default=1))
         if self.device.compile:
             rates = list(rates)
@@ -164,12 +171,17 @@ class TrainStep:
         Args:
             free: free bytes, including those for gradients and moments not yet allocated.
             peak: returns the further bytes that a microbatch of a number of rows takes.
+
+        Raises:
+            InputError: gradients and moments do not fit.
         """
         length = self._config.data.row_length
         kept = self._config.state_per_parameter()
         for parameter in self.parameters:  # there are no moments yet unless a checkpoint was read
             to_come = 1 if self.optimizer.state.get(parameter) else 1 + kept
             free -= to_come * parameter.numel() * parameter.element_size()
+        if free <= 0:
+            raise InputError(self._too_large("the gradients and moments of the weights do not fit"))
         self.microbatch_rows = fitting_rows(peak, free, length)
         if self._may_recompute() and self.microbatch_rows * length < LEAST_TOKENS:
             self._recompute()
@@ -330,12 +342,15 @@ class TrainStep:
             fewest = "one row" if self.together == 1 else f"objective.rows={self.together} rows"
             if fixed:
                 fewest = f"batch.quantum={self._config.batch.ramp_quantum} rows"
-            raise InputError(
-                f"not even {fewest} of {self._config.data.row_length} tokens fits into the memory "
-                f"of {self.device.name}: train a smaller model (model.layers, model.width)"
-            ) from error
-        if self.device.torch.type == "cuda":
-            torch.cuda.empty_cache()
+            what = f"not even {fewest} of {self._config.data.row_length} tokens fits"
+            raise InputError(self._too_large(what)) from error
+        release_gpu_memory(self.device.torch)
+
+    def _too_large(self, what: str) -> str:
+        return (
+            f"{what} into the memory of {self.device.name}: train a smaller model (model.layers, "
+            "model.width)"
+        )
 
     def apply(self, factor: float) -> Tensor | None:
         """Clip the gradients, update the weights and drop the gradients.
@@ -347,8 +362,12 @@ class TrainStep:
             the norm of the gradients before clipping, on the device; None if the update was skipped
             because its gradients are beyond the range of float16. In that format the host waits for
             the device to find out.
+
+        Raises:
+            InputError: what the optimizer keeps or computes does not fit into memory.
         """
-        with self.lanes.entered():
+        fault = self._too_large("an update of the weights does not fit")
+        with refusing_full_memory(fault), self.lanes.entered():
             return self._apply(factor)
 
     def _apply(self, factor: float) -> Tensor | None:
