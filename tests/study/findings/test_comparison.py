@@ -14,6 +14,7 @@ from crammed.study.findings.statistics import (
     decidable,
     decidable_text,
     on_plateau,
+    without_effect,
 )
 from crammed.study.findings.table import axis_limit, power_text, study_tables, title_of
 from crammed.study.result import StudyResult
@@ -58,6 +59,24 @@ def test_one_seed_has_no_interval_and_a_failure_is_said() -> None:
     assert rows[0]["loss@0.15"]["p"] is rows[0]["loss@0.15"]["interval"] is None
     assert rows[1]["loss@0.15"]["deviation"] is None
     assert rows[2] == {"arm": "bad", "seeds": 0, "failed": "the loss is not finite"}
+
+
+def test_an_arm_of_which_runs_failed_is_not_better() -> None:
+    some = arm(*FAR)
+    some["runs"]["3"] = FAILED["runs"]["0"]
+    values = study(arm(*BASE), some=some, worse=arm(5.0, 5.1, 5.05))
+    values.arms["worse"].runs["3"] = values.arms["some"].runs["3"]
+    verdicts = {row["arm"]: row["loss@0.15"]["verdict"] for row in compare_arms(values)}
+    assert verdicts == {"base": None, "some": None, "worse": "worse"}
+    line = next(each for each in printed(values).splitlines() if each.startswith("some "))
+    assert line.split()[:4] == ["some", "3", "(some", "failed)"]
+
+
+def test_an_arm_that_changes_nothing_is_said_to_have_no_effect() -> None:
+    values = study(arm(*BASE), same=arm(*BASE[:2]), near=arm(*NEAR))
+    values.unigram = 7.0
+    assert without_effect(values) == ["same"]
+    assert "Exactly as base, so without any effect here: same." in decidable_text(values)
 
 
 def test_fewer_than_three_seeds_give_a_lead() -> None:

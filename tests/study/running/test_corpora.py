@@ -340,6 +340,7 @@ def test_a_vocabulary_that_follows_the_budget_is_chosen_once(
         ("tokenizer.vocab_size=-1", "arm x: tokenizer.vocab_size: "),
         ("order.by=longest", "(?s)arm x: .*order.by"),
         ("optim.lrr=1", "arm x: .*did you mean optim.lr"),
+        ("tokenizer.vocab_size*=0.5", "arm x: .*: a factor does not apply to text"),
     ],
 )
 def test_wrong_arms_are_refused_before_anything_is_prepared(

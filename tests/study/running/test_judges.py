@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.evaluation.folder import default_folder
 from crammed.files.writing import read_json, write_json
+from crammed.rules.recipe import load_config
 from crammed.study.result import read_result
 from crammed.study.running import runner
+from crammed.study.running.checks import tuned_differently
 from crammed.study.running.judges import Judge, judges_of, scores_of, unscored, with_scores
 from crammed.study.running.places import Ended
 from crammed.study.running.runner import run_study
@@ -150,6 +153,22 @@ def test_a_run_whose_judge_is_missing_is_judged_and_not_trained_again(
     assert judged(*judges_of(names, blimp, glue)) == first
     assert judged(*judges_of(["glue.rte"], None, glue)) == first
     assert place.asked == []
+
+
+def test_arms_that_are_fine_tuned_otherwise_are_said() -> None:
+    configs = {
+        "narrow": load_config("crammed", ["model.width=192"], speed=1e9, rows=100),
+        "rate": load_config("crammed", ["model.width=128"], speed=1e9, rows=100),
+        "wide": load_config("crammed", ["model.width=256"], speed=1e9, rows=100),
+    }
+    own = Judge("small", Path("tasks"), ("trec",))
+    said = tuned_differently(configs, "narrow", [own])
+    assert said is not None
+    assert said.startswith("note  wide is fine-tuned otherwise than narrow (")
+    assert "pairs" in said
+    assert tuned_differently(configs, "narrow", [replace(own, protocol="small")]) is None
+    del configs["wide"]  # a rate that follows the width is no other protocol
+    assert tuned_differently(configs, "narrow", [own]) is None
 
 
 def test_a_suite_without_a_mean_has_that_of_the_tasks_that_judge(

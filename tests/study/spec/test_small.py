@@ -207,6 +207,23 @@ def test_what_contradicts_scaled_values_is_refused_unless_the_arm_sets_them(
     assert arm("model.layers=12")["model.layers"] == "12"
 
 
+def test_a_recipe_that_follows_its_own_rules_is_not_scaled_again(
+    tmp_path: Path, corpus: Corpus
+) -> None:
+    own = ["crammed", "model.width=128", *SHORT]
+    found = values(loaded(tmp_path, corpus, arms={"plain": [], "own": own}), "own")
+    assert float(found["model.layers"]) > 1
+    assert float(found["model.head_dim"]) >= 32
+    assert float(found["batch.rows"]) > 1
+
+
+def test_an_arm_may_name_the_recipe_of_the_base(tmp_path: Path, corpus: Corpus) -> None:
+    arms = {"plain": [], "short": ["masking.rate=0.3"]}
+    named = {"plain": [], "short": ["crammed-2022", "masking.rate=0.3"]}
+    first, second = (loaded(tmp_path, corpus, arms=each).arms["short"] for each in (arms, named))
+    assert [word for word in second if "=" in word] == list(first)
+
+
 def test_a_study_with_budget_enough_is_the_papers(tmp_path: Path, corpus: Corpus) -> None:
     study = loaded(tmp_path, corpus, MUCH, arms={**ARMS, "izsak": ["izsak", *SHORT]}, endless=True)
     assert values(study, "plain")["model.width"] == "768"

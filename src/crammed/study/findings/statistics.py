@@ -55,6 +55,7 @@ def compare_arms(study: StudyResult, measures: Sequence[str] = RATES) -> list[di
         - ``p``, two-sided and corrected over the arms, and ``p_alone``, which is not,
         - the ``verdict``: ``better`` or ``worse`` if p is below 5 %, ``lead`` with fewer than
           `FEWEST` seeds, ``plateau`` of losses that are not comparable (`on_plateau`), else None.
+          An arm of which runs failed is never ``better``.
 
         The last five are None for the baseline, and the interval and both p also for a lead, or if
         nothing varies. There is no verdict where `decidable` is False. If runs failed, ``failed``
@@ -78,6 +79,10 @@ def compare_arms(study: StudyResult, measures: Sequence[str] = RATES) -> list[di
             few = min(len(values[arm]), len(base)) < FEWEST
             stuck = arm in slow and is_loss(measure)
             one["verdict"] = "plateau" if stuck else _verdict(one, measure, few=few)
+    for row in rows:
+        if "failed" in row:  # the runs that are left may be those that were lucky
+            for one in (row[each] for each in measures if each in row):
+                one["verdict"] = None if one["verdict"] == "better" else one["verdict"]
     sign = 1.0 if is_loss(measures[0]) else -1.0
     first = measures[0]
     return sorted(rows, key=lambda row: sign * row[first]["mean"] if first in row else math.inf)
@@ -113,8 +118,22 @@ def decidable_text(study: StudyResult) -> str:
         words = f"Decidable at this budget: {where}; {GATE:g} is needed."
         if slow := on_plateau(study):
             words += f" Still on the plateau, so not comparable: {', '.join(slow)}."
+        if same := without_effect(study):
+            words += f" Exactly as {base}, so without any effect here: {', '.join(same)}."
         return words
     return f"Not decidable at this budget: {where}, but must end at least {GATE:g} below it."
+
+
+def without_effect(study: StudyResult) -> list[str]:
+    """The arms whose runs all ended with the losses of the baseline's runs of the same seeds."""
+    losses = {
+        name: {seed: run.value(RATES[0]) for seed, run in arm.runs.items()}
+        for name, arm in study.arms.items()
+    }
+    base = losses.pop(study.baseline)
+    return sorted(
+        arm for arm, own in losses.items() if own and all(base.get(s) == own[s] for s in own)
+    )
 
 
 def on_plateau(study: StudyResult) -> list[str]:

@@ -258,7 +258,8 @@ def _cells(row: Json, measures: Sequence[str], *, judged: bool) -> list[str]:
     if main not in row:
         return [row["arm"], "0", "failed" if "failed" in row else ""]
     means = [mean_text(row[each], each) if each in row else "" for each in measures]
-    cells = [row["arm"], str(row["seeds"]), *means, difference_text(row[main], main)]
+    seeds = f"{row['seeds']} (some failed)" if "failed" in row else str(row["seeds"])
+    cells = [row["arm"], seeds, *means, difference_text(row[main], main)]
     if not judged:
         return cells
     return [*cells, interval_text(row[main], main), p_text(row[main]), row[main]["verdict"] or ""]

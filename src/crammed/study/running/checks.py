@@ -1,8 +1,8 @@
-"""Refuses a study with an arm that ``crammed pretrain`` would refuse, before any run starts."""
+"""What is wrong with a study, before any run starts: arms that ``pretrain`` would refuse."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from crammed.budget import Budget
 from crammed.config import RunConfig
@@ -11,6 +11,7 @@ from crammed.errors import InputError
 from crammed.machine.device import choose_kind
 from crammed.planning.settling import device_of
 from crammed.study.running.folder import config_of
+from crammed.study.running.judges import Judge
 from crammed.study.spec.arms import Study
 from crammed.study.spec.corpora import ArmCorpora, Corpora
 from crammed.training.loop import check_size
@@ -74,3 +75,24 @@ def _check_device(config: RunConfig, corpus: Corpus, seen: set[str]) -> None:
         device_of(config)
         seen.add(settings)
     refuse_too_large(config, corpus.vocab_size, choose_kind(config.compute, []))
+
+
+def tuned_differently(
+    configs: Mapping[str, RunConfig], baseline: str, judges: Iterable[Judge]
+) -> str | None:
+    """A sentence about arms that would be fine-tuned otherwise than the baseline; None if none."""
+    if not any(judge.tasks and judge.protocol is None for judge in judges):
+        return None
+    protocols = {
+        arm: config.finetune.at_width(config.model.width).hyperparameters()
+        for arm, config in configs.items()
+    }
+    base = protocols[baseline]
+    for arm, own in protocols.items():
+        if keys := [key for key in own if key != "lr" and own[key] != base[key]]:
+            return (
+                f"note  {arm} is fine-tuned otherwise than {baseline} ({', '.join(keys)}), and "
+                "tasks compare this, too: to compare encoders alone, name a protocol after the "
+                "judges, such as @small"
+            )
+    return None

@@ -10,9 +10,9 @@ from pathlib import Path
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
 from crammed.study.result import StudyResult, read_result
-from crammed.study.running.checks import check_budgets
+from crammed.study.running.checks import check_budgets, tuned_differently
 from crammed.study.running.costs import Cost, cost_of
-from crammed.study.running.folder import Chooser, going_on
+from crammed.study.running.folder import Chooser, config_of, going_on
 from crammed.study.running.judges import Judge, check_data
 from crammed.study.running.places import threads_of
 from crammed.study.running.preparing import FOLDER, planned_corpora, prepare_corpora
@@ -105,6 +105,9 @@ def run(request: Request, progress: Progress) -> StudyResult:
     loaded = _loaded(request, corpora, choose)
     if same := left_out(request.study, loaded):
         progress.line(f"study  leaves out {', '.join(same)}: same as other arms at this budget")
+    configs = {arm: config_of(loaded, arm, corpora, request.budget) for arm in loaded.arms}
+    if words := tuned_differently(configs, loaded.baseline, request.judges):
+        progress.line(words)
     threads = threads_of(request.jobs)
     loaded, paces = in_seconds(loaded, corpora, request.budget, request.out, threads, progress)
     return run_study(

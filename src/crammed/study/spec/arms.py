@@ -137,6 +137,12 @@ def read_study(name: str) -> Study:
             f"study {name}: small: {taken[0]}: the corpus is the same at every budget: set it in "
             "the base"
         )
+    for arm, words in study.arms.items():
+        if factors := [word for word in words if has_factor(word) and is_of_corpus(word)]:
+            raise InputError(
+                f"study {name}, arm {arm}: {factors[0]}: a factor does not apply to text and "
+                "tokenizer: set a value"
+            )
     try:
         check_names(study.arms, study.budgets)
     except InputError as error:
@@ -266,14 +272,16 @@ def _arm(
     choose: Callable[[str, Asked], RunConfig],
 ) -> tuple[tuple[str, ...], str]:
     """The words of an arm, with what follows from the budget, and a hash of all its settings."""
-    if any("=" not in word for word in study.arms[arm]):  # a recipe of its own
+    base_recipe, *_ = merged(study.base)
+    own = [word for word in study.arms[arm] if word != base_recipe]
+    if any("=" not in word for word in own):  # a recipe of its own
         recipe, *overrides = _settings(study, arm)
         same = _same_end(base.config, ask(recipe, overrides, fixed).config)
         recipe, *overrides = merged((recipe, *overrides, *same))
         asked = ask(recipe, overrides, fixed)
         words = (*same, *_alone(study, arm, base, asked, choose))
     else:
-        words = _beside(study, arm, base)
+        words = _beside(own, base, proportional=study.small is not None)
     recipe, *overrides = of_training(merged((*study.base, *words)))
     config = ask(recipe, overrides, fixed).config
     if _same_end(base.config, config):
@@ -308,16 +316,16 @@ def _alone(
     """The words of an arm with a recipe of its own."""
     config = choose(arm, asked)
     followed = _followed(config, asked.open)
-    if base.is_small and "model.width" not in asked.open:
+    if base.is_small and not {*asked.open} & {*FOLLOWERS}:  # else its own rules have scaled it
         config = in_proportion(config, base.full, base.config)
         followed = scaled_words(config, but=typed_keys(_settings(study, arm)))
     return _beyond(resolved(study.arms[arm], config, study.small is not None), followed)
 
 
-def _beside(study: Study, arm: str, base: _Base) -> tuple[str, ...]:
-    """The words of an arm with the recipe of the base."""
-    like = in_rows_of(base.config, _row_length(study.arms[arm], base.config))
-    own = resolved(study.arms[arm], like, study.small is not None)
+def _beside(own: Sequence[str], base: _Base, *, proportional: bool) -> tuple[str, ...]:
+    """The words of an arm with the recipe of the base, from its own words."""
+    like = in_rows_of(base.config, _row_length(own, base.config))
+    own = resolved(own, like, proportional)
     return _beyond(own, _taken(like, of_training(own), base.heads_follow))
 
 
