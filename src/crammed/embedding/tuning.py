@@ -135,9 +135,9 @@ def tune(
             if u >= 1.0:
                 break
             own = Work(updates=1, rows=chosen.size, tokens=int(rows.lengths[chosen].sum()))
-            middle = (u + tuning.budget.share(work + own, seconds)) / 2  # of this update
+            middle = (u + min(tuning.budget.share(work + own, seconds), 1.0)) / 2  # of this update
             for group in optimizer.param_groups:
-                group["lr"] = group["times"] * rate * schedule(min(middle, 1.0))
+                group["lr"] = group["times"] * rate * schedule(middle)
             torch.manual_seed(key(tuning.seed, "dropout", number))
             texts = []
             for side in chosen.T:
