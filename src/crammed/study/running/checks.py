@@ -89,7 +89,8 @@ def tuned_differently(
     }
     base = protocols[baseline]
     for arm, own in protocols.items():
-        if keys := [key for key in own if key != "lr" and own[key] != base[key]]:
+        both = dict.fromkeys((*base, *own))  # each leaves out what has its default
+        if keys := [key for key in both if key != "lr" and own.get(key) != base.get(key)]:
             return (
                 f"note  {arm} is fine-tuned otherwise than {baseline} ({', '.join(keys)}), and "
                 "tasks compare this, too: to compare encoders alone, name a protocol after the "
