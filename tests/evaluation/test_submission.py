@@ -15,6 +15,10 @@ from crammed.errors import InputError
 from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.folder import read_outputs
 from crammed.evaluation.submission import write_submission
+from crammed.formats.lines import File
+from crammed.formats.records import Records
+from crammed.formats.tables import csv_records
+from crammed.tasks.layouts import _READERS
 from crammed.tasks.task import Suite, load_suite
 from crammed.terminal.progress import SILENT
 from support.evaluation import Ask, tasks_of
@@ -227,3 +231,23 @@ def archive_rows(archive: Any) -> list[list[str]]:
     """Rows of the submission's CoLA.tsv."""
     with zipfile.ZipFile(archive) as files:
         return [line.split("\t") for line in files.read("CoLA.tsv").decode().splitlines()[1:]]
+
+
+def test_a_submission_counts_the_empty_cells_of_an_only_column(
+    tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an earlier version predicted without them does not count."""
+    write_task(tmp_path, "cola", rows=40)
+    (tmp_path / "cola" / "test.csv").write_text("sentence\na harbour\n\na garden\n")
+    archive = tmp_path / "submission.zip"
+    request = ask(seeds=1, untrained=False, submission=archive)
+
+    def earlier(file: File) -> Records:
+        return (each for each in csv_records(file) if each[1]["sentence"])
+
+    with monkeypatch.context() as patch:
+        patch.setitem(_READERS, ".csv", earlier)
+        evaluate(request, SILENT)
+    assert [row[0] for row in archive_rows(archive)] == ["0", "1"]
+    evaluate(request, SILENT)
+    assert [row[0] for row in archive_rows(archive)] == ["0", "1", "2"]

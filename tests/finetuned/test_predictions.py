@@ -44,6 +44,20 @@ def test_rows_with_another_number_of_answers_are_refused(
             [*predictor.predict(write_lines(file, some))]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_an_empty_cell_of_an_only_column_has_an_answer(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Predictor, "outputs", lambda _, rows: np.zeros((len(rows), 2)))
+    task = Task.model_validate({"name": "a", "text": "review", "metric": "accuracy"})
+    nothing: Any = None
+    described = Description(task=task, labels=("no", "yes"), **FIXED)
+    predictor = Predictor(described, nothing, nothing, nothing)
+    (tmp_path / f"new{suffix}").write_text("review\ngood\n\nbad\n")
+    rows = [record["review"] for record, _ in predictor.predict(tmp_path / f"new{suffix}")]
+    assert rows == ["good", "", "bad"]
+
+
 def test_a_class_of_truncated_words_that_is_no_label_is_refused(tmp_path: Path) -> None:
     folder = save_model(tmp_path / "model", "bert", "AutoModelForTokenClassification")
     values = {"name": "a", "kind": "tokens", "text": "words", "metric": "accuracy"}

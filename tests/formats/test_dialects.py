@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from crammed.formats.lines import Faults, File
-from crammed.formats.tables import tabbed_records, tsv_records
+from crammed.formats.tables import csv_records, tabbed_records, tsv_records
 from support.samples import arrow, opened, parquet, read, refusal
 
 TEXTS = [
@@ -111,6 +111,23 @@ def test_tables_of_tasks_are_never_quoted(tmp_path: Path) -> None:
     file.path.write_text('text\tlabel\n"a ""b"" c"\t1\n')
     assert [record["text"] for _, record in tsv_records(file)] == ['"a ""b"" c"']
     assert [record["text"] for _, record in tabbed_records(file, Faults(), "text")] == ['a "b" c']
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(("name", "records"), [("a.csv", csv_records), ("a.tsv", tsv_records)])
+def test_a_blank_line_is_an_empty_cell_of_an_only_column(
+    tmp_path: Path, name: str, records: Any, end: str
+) -> None:
+    """At the end of a file it is none; a corpus, and a table of several columns, ignore it."""
+    file = File(tmp_path / name, name)
+    lines = ["", "text", "", "One.", "", "", "Two.", "", ""]
+    file.path.write_text(end.join(lines), newline="")
+    numbers = {3: "", 4: "One.", 5: "", 6: "", 7: "Two."}
+    assert list(records(file)) == [(f"{name}, line {n}", {"text": t}) for n, t in numbers.items()]
+    assert read(file.path) == ["One.", "Two."]
+    mark = "," if name == "a.csv" else "\t"
+    file.path.write_text(end.join(f"{line}{mark}1" if line else "" for line in lines), newline="")
+    assert [record["text"] for _, record in records(file)] == ["One.", "Two."]
 
 
 def test_a_table_without_names_of_columns(tmp_path: Path) -> None:

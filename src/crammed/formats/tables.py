@@ -143,10 +143,17 @@ def _plain_rows(numbered: Numbered, faults: Faults) -> Rows:
 def _named_cells(
     file: File, rows: Rows, faults: Faults, text_field: str | None, hint: str
 ) -> Records:
-    """Records of numbered rows; the first row that is not empty names the columns."""
+    """Records of numbered rows; the first row that is not empty names the columns.
+
+    Programs write the empty cell of an only column as a blank line. At the end of a file, such
+    lines are no rows, and neither are they in a corpus, which has no use for empty documents.
+    """
     columns: list[str] = []
+    blank: list[int] = []
     for number, cells in rows:
         if not cells:
+            if len(columns) == 1 and text_field is None:
+                blank.append(number)
             continue
         place = f"{file.shown}, line {number}"
         if not columns:
@@ -155,6 +162,8 @@ def _named_cells(
             columns = _columns(cells, place, text_field)
             if columns is cells:
                 continue
+        yield from ((f"{file.shown}, line {each}", {columns[0]: ""}) for each in blank)
+        blank.clear()
         if len(cells) == len(columns):
             yield place, dict(zip(columns, cells, strict=True))
         else:
