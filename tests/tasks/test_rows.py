@@ -164,6 +164,49 @@ def test_several_labels_a_row(tmp_path: Path) -> None:
     )
 
 
+PRINTED = ["['sport', 'politics']", "['sport' 'politics']", "['sport']", "[None, 1]", "[1 0]"]
+"""Lists as pandas writes them into tables."""
+
+
+@pytest.mark.parametrize("printed", [*PRINTED, "[['a'], ['b']]"])
+def test_labels_that_python_printed_are_no_names(tmp_path: Path, printed: str) -> None:
+    fields: dict[str, Any] = {"kind": "multi-label", "metric": "micro-f1"}
+    said = "looks like a list that Python printed: write JSON lines, or the list as JSON"
+    assert f"train.jsonl, line 2: {printed!r} {said}" in refusal(
+        tmp_path, [row("a", "sport"), row("b", printed)], **fields
+    )
+    labels = ['["sport", "x, y"]', "[]", "sport, [PAD]", "[PAD], sport, [X]"]
+    data = read(tmp_path, [row("a", label) for label in labels], **fields)
+    assert data.labels == ("[PAD]", "[X]", "sport", "x, y")
+    assert data.train.labels.tolist() == [[0, 0, 1, 1], [0] * 4, [1, 0, 1, 0], [1, 1, 1, 0]]
+
+
+@pytest.mark.parametrize("printed", PRINTED)
+def test_words_that_python_printed_are_no_words(tmp_path: Path, printed: str) -> None:
+    """A sentence in brackets is one, and so are its tags."""
+    fields: dict[str, Any] = {"kind": "tokens", "metric": "accuracy", "text": "words"}
+    lines: list[dict[str, Any]]
+    lines = [{"words": "The fox", "label": "DET NOUN"}, {"words": "a b", "label": printed}]
+    said = "looks like a list that Python printed"
+    assert f"train.jsonl, line 2: {printed!r} {said}" in refusal(tmp_path, lines, **fields)
+    if "'" in printed:
+        lines[1] = {"words": printed, "label": "NOUN NOUN"}
+        assert f"train.jsonl, line 2: {printed!r} {said}" in refusal(tmp_path, lines, **fields)
+    lines[1] = {"words": '["The", "fox runs"]', "label": '["DET", "NP"]'}
+    lines += [
+        {"words": '[ " Music " ]', "label": "[ Q NOUN Q ]"},
+        {"words": "[PAD] fox [PAD]", "label": "[PAD] NOUN [PAD]"},
+        {"words": "[1 0]", "label": "NP NP"},
+    ]
+    data = read(tmp_path, lines, **fields)
+    assert data.labels == ("DET", "NOUN", "NP", "Q", "[", "[PAD]", "]")
+    assert data.train.texts == [
+        *(("The", "fox"), ("The", "fox runs"), ("[", '"', "Music", '"', "]")),
+        *(("[PAD]", "fox", "[PAD]"), ("[1", "0]")),
+    ]
+    assert len(data.train.labels) == 2 + 2 + 5 + 3 + 2
+
+
 def test_values(tmp_path: Path) -> None:
     fields: dict[str, Any] = {"kind": "regression", "metric": "pearson"}
     data = read(tmp_path, [row("a", 2.5), row("b", "3"), row("c", -1)], **fields)

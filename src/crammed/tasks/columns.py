@@ -12,7 +12,15 @@ from typing import Any
 from crammed.formats.records import Record, without_surrogates
 from crammed.hints import did_you_mean
 from crammed.quantity import counted
-from crammed.tasks.labels import class_number, flag_of, is_untagged, list_of, name_of, value_of
+from crammed.tasks.labels import (
+    QUOTED,
+    class_number,
+    flag_of,
+    is_untagged,
+    list_of,
+    name_of,
+    value_of,
+)
 from crammed.tasks.rows import Texts
 from crammed.tasks.task import PAIRS, Task, pieces
 
@@ -150,7 +158,7 @@ def _text(record: Record, name: str, *, number: bool = False) -> str:
 
 def _words(record: Record, name: str) -> Texts:
     value = column(record, name)
-    words = value.split() if isinstance(value, str) else value
+    words = list_of(value, None, QUOTED) if isinstance(value, str) else value
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise ValueError(f"column {name!r} holds {_kind(value)}, not a list of words")
     if not words:

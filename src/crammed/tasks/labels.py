@@ -5,7 +5,9 @@ Functions here raise a ValueError that says what is wrong; `crammed.tasks.read` 
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,6 +17,10 @@ UNTAGGED = (-1, -100, "-1", "-100", None)
 """Tags of words that are ignored in training and scoring; tables hold them as text."""
 MOST_VALUE = 3.4e38
 """The values of regression labels are kept in 32 bits."""
+_LISTED = re.compile(r"""\[(['"\[].*|[^\[\]]*)\]""", re.DOTALL)
+"""A list as programs print it, but not names such as ``[PAD]`` one after the other."""
+QUOTED = re.compile(r"""\[['"].*['"]\]""", re.DOTALL)
+"""A list of texts as programs print it, but not a sentence in brackets."""
 
 
 def class_number(value: Any, names: Sequence[str]) -> int:
@@ -108,14 +114,29 @@ def value_of(value: Any) -> float:
     return number
 
 
-def list_of(value: Any, separator: str | None) -> list[Any]:
-    """A list unchanged, or a text split at `separator`; None splits at any white space."""
+def list_of(value: Any, separator: str | None, listed: re.Pattern[str] = _LISTED) -> list[Any]:
+    """A list unchanged, or a text split at `separator`; None splits at any white space.
+
+    Args:
+        listed: matches texts that are not split, but have to be lists in JSON.
+    """
     if isinstance(value, str):
         parts = [part.strip() for part in value.split(separator)]
-        return [part for part in parts if part]
+        parts = [part for part in parts if part]
+        of_words = parts[:1] == ["["]  # tags, of a sentence in brackets
+        return parts if of_words or not listed.fullmatch(value.strip()) else _in_json(value)
     if not isinstance(value, list):
         raise ValueError(f"{value!r} is not a list")
     return value
+
+
+def _in_json(text: str) -> list[Any]:
+    try:
+        found: list[Any] = json.loads(text)
+    except (ValueError, RecursionError):
+        hint = "write JSON lines, or the list as JSON"
+        raise ValueError(f"{text[:80]!r} looks like a list that Python printed: {hint}") from None
+    return found
 
 
 def flag_of(value: Any) -> bool:
