@@ -290,6 +290,36 @@ def test_choices_from_columns_and_from_a_list(tmp_path: Path) -> None:
     assert "holds fewer than two answers" in refusal(tmp_path, [row("a", "A", all=["p"])], **fields)
 
 
+@pytest.mark.parametrize("number", [0, "1", 1.0, True])
+@pytest.mark.parametrize("kind", ["classification", "multi-label", "tokens"])
+def test_numbers_are_those_of_names_only_if_these_were_listed(
+    tmp_path: Path, kind: str, number: Any
+) -> None:
+    fields: dict[str, Any] = {"kind": kind, "metric": "accuracy"}
+    text, listed = (["a"] if kind == "tokens" else "a"), kind != "classification"
+    names = [row(text, [name] if listed else name) for name in ("spam", "ham")]
+    numbers = [row(text, [number] if listed else number)]
+    said = refusal(tmp_path, names, numbers, **fields)
+    assert f"validation.jsonl, line 1: label {number!r} is not one of ham, spam; if" in said
+    assert "list them in `labels` in the order of their numbers" in said
+    data = read(tmp_path, names, numbers, labels=["spam", "ham"], **fields)
+    place = [0, 1][int(number)]
+    expected = [[place == 0, place == 1]] if kind == "multi-label" else [place]
+    assert data.scored["mine"].labels.tolist() == expected
+
+
+@pytest.mark.parametrize("train", [(False, True), ("FALSE", "TRUE"), (0, 1), ("0.0", "1.0")])
+@pytest.mark.parametrize("scored", [(False, True), (0, 1), ("0", "1")])
+def test_false_is_0_and_true_is_1(
+    tmp_path: Path, train: tuple[Any, Any], scored: tuple[Any, Any]
+) -> None:
+    before, after = ([row("a", each) for each in some] for some in (train, scored))
+    data = read(tmp_path, before, after)
+    assert data.scored["mine"].labels.tolist() == [0, 1]
+    said = refusal(tmp_path, [row("a", 1), row("b", 2)], [row("a", True)])
+    assert "label True is not one of 1, 2" in said
+
+
 @pytest.mark.parametrize("form", [int, str, float, lambda n: f"{n}.0"])
 def test_minus_one_is_a_class_where_it_is_named(tmp_path: Path, form: Any) -> None:
     rows = [row("a", form(-1)), row("b", form(0)), row("c", form(1))]

@@ -105,7 +105,9 @@ class TaskColumns:
     def _number(self, value: Any) -> int:
         """As `class_number`, which looks through all names, as there may be many."""
         number = self._numbers.get(name_of(value)) if isinstance(value, str | int) else None
-        return class_number(value, self._names) if number is None else number
+        if number is None:
+            number = class_number(value, self._names, ordered=bool(self._task.labels))
+        return number
 
     def no_labels(self) -> list[Any]:
         """The placeholder for the label in an unlabelled split, and of kind minimal-pairs."""

@@ -21,19 +21,28 @@ _LISTED = re.compile(r"""\[(['"\[].*|[^\[\]]*)\]""", re.DOTALL)
 """A list as programs print it, but not names such as ``[PAD]`` one after the other."""
 QUOTED = re.compile(r"""\[['"].*['"]\]""", re.DOTALL)
 """A list of texts as programs print it, but not a sentence in brackets."""
+_IN_ORDER = "; if it is the number of one, list them in `labels` in the order of their numbers"
 
 
-def class_number(value: Any, names: Sequence[str]) -> int:
-    """The position of a label among the names, by name or, unless names are numbers, by number."""
+def class_number(value: Any, names: Sequence[str], *, ordered: bool = True) -> int:
+    """The position of a label among the names, by name or, unless names are numbers, by number.
+
+    Args:
+        ordered: whether the order of the names was given. If it is only alphabetical, no position
+            is sure but those of false and true.
+    """
     if is_unlabelled(value, names):
         minus_one = not is_unlabelled(value, ("-1",))
         raise _missing(value, "; if -1 is a class, name all classes in `labels`" * minus_one)
     name = name_of(value)
     if name in names:
         return names.index(name)
+    ordered = ordered or [each.lower() for each in names] in (["0", "1"], ["false", "true"])
     if isinstance(value, bool):
-        return _of_bool(value, names)
+        return _of_bool(value, names, ordered)
     if is_number(name) and not any(map(is_number, names)) and 0 <= int(name) < len(names):
+        if not ordered:
+            raise _none_of(value, names, _IN_ORDER)
         return int(name)
     raise _none_of(value, names)
 
@@ -44,16 +53,16 @@ def _missing(value: Any, hint: str = "") -> ValueError:
     )
 
 
-def _of_bool(value: bool, names: Sequence[str]) -> int:
+def _of_bool(value: bool, names: Sequence[str], ordered: bool) -> int:
     """The number of a truth value: by names such as True and False, or 0 or 1 of two classes."""
     matches = [place for place, name in enumerate(names) if name.lower() == str(value).lower()]
-    if not matches and len(names) != 2:
-        raise _none_of(value, names)
+    if not matches and (len(names) != 2 or not ordered):
+        raise _none_of(value, names, _IN_ORDER * (len(names) == 2))
     return matches[0] if matches else int(value)
 
 
-def _none_of(value: Any, names: Sequence[str]) -> ValueError:
-    return ValueError(f"label {value!r} is not one of {listed(names)}")
+def _none_of(value: Any, names: Sequence[str], hint: str = "") -> ValueError:
+    return ValueError(f"label {value!r} is not one of {listed(names)}{hint}")
 
 
 def listed(names: Sequence[str]) -> str:
