@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import io
 import json
 import time
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from crammed.errors import InputError
+from crammed.files.hashes import sha256
 from crammed.tasks.read import read_task, splits_in, tasks_in
 from crammed.tasks.rows import TaskData
 from crammed.tasks.task import SplitSpec, load_suite, pieces, suite_names
@@ -540,6 +542,28 @@ def test_different_data_has_a_different_digest(tmp_path: Path) -> None:
     first = read(tmp_path, TWO).sha256
     assert read(tmp_path, TWO).sha256 == first
     assert read(tmp_path, TWO, [*TWO, row("c", 1)]).sha256 != first
+
+
+def test_cells_between_tabs_are_other_data_where_they_may_be_quoted(tmp_path: Path) -> None:
+    """Other files have the digests that they always had."""
+    suite, folder = suite_of(), tmp_path / "mine"
+    folder.mkdir()
+    for split in ("train", "validation"):
+        (folder / f"{split}.tsv").write_text('text\tlabel\n"a ""b"""\tx\nc\ty\n')
+    plain = read_mine(tmp_path, suite)
+    digest = sha256(folder / "train.tsv")
+    assert plain.sha256 == hashlib.sha256(f"{digest}\n{digest}\n".encode()).hexdigest()
+    for split in ("train", "validation"):
+        (folder / f"{split}.tsv").rename(folder / f"{split}.csv")
+    quoted = read_mine(tmp_path, suite)
+    assert (plain.train.texts[0], quoted.train.texts[0]) == (('"a ""b"""',), ('a "b"',))
+    assert quoted.sha256 != plain.sha256
+    for split in ("train", "validation"):
+        file = folder / f"{split}.csv"
+        file.write_text(file.read_text().replace("\t", ","))
+    digest = sha256(folder / "train.csv")
+    commas = read_mine(tmp_path, suite)
+    assert commas.sha256 == hashlib.sha256(f"{digest}\n{digest}\n".encode()).hexdigest()
 
 
 def test_halves_of_characters_do_not_reach_a_tokenizer(tmp_path: Path) -> None:

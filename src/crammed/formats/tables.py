@@ -218,6 +218,14 @@ def _rest(numbered: Numbered, fault: Exception | None) -> Numbered:
     yield from numbered
 
 
+def has_tabs(file: File) -> bool:
+    """Whether `csv_records` takes the cells of a file to be separated by tabs."""
+    csv.field_size_limit(lines.LARGEST)
+    with open_lines(file) as stream:
+        head, _ = _head(lines_of(stream, file))
+    return delimiter_of([_text(line) for _, line in head]) == "\t"
+
+
 def delimiter_of(texts: Sequence[str]) -> str:
     """What separates most cells in the first line that is not empty; a comma if nothing does."""
     header = next((text for text in texts if text.strip()), "").replace("\r", " ")

@@ -25,7 +25,7 @@ from crammed.formats.lines import File
 from crammed.formats.records import Record, Records, json_records
 from crammed.formats.row_groups import row_group_records
 from crammed.formats.streams import COMPRESSIONS
-from crammed.formats.tables import csv_records, tsv_records
+from crammed.formats.tables import csv_records, has_tabs, tsv_records
 from crammed.tasks.glue_data import GlueDataSplit, glue_data_split
 from crammed.tasks.task import OnHub, Suite
 
@@ -78,7 +78,16 @@ class FileSplit:
         )
 
     def digest(self) -> str:
-        return " ".join(sha256(file) for file in self.files)
+        return " ".join(sha256(file) + _as_read(file) for file in self.files)
+
+
+def _as_read(file: Path) -> str:
+    """What the content leaves open: cells between tabs may be quoted in .csv, and not in .tsv.
+
+    It is empty for all other files, so that their evaluations stay as they are.
+    """
+    is_csv = _inner(file).suffix == ".csv"
+    return " with quoting" if is_csv and has_tabs(File(file, str(file))) else ""
 
 
 def open_file(file: Path) -> FileSplit:
