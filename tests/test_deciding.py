@@ -127,6 +127,23 @@ def test_faults_are_found_before_anything_is_trained(
         assert not (tmp_path / "out").exists()
 
 
+def test_a_task_without_its_training_split_is_refused_before_anything_is_trained(
+    tmp_path: Path, tasks: Path, text_file: Path
+) -> None:
+    save_family(tmp_path / "encoder", "bert")
+    (tmp_path / "data").mkdir()
+    tasks.rename(tmp_path / "data" / "animals")
+    write_rows(tmp_path / "data" / "plants" / "training.jsonl", [{"text": "a", "label": 0}])
+    task = "{text: text, metric: accuracy}"
+    (tmp_path / "two.yaml").write_text(f"tasks: {{animals: {task}, plants: {task}}}\n")
+    words: list[str | Path] = ["decide", "encoder", *SMALL, "--data", text_file, "--out", "out"]
+    words += ["--suite", "two.yaml", "--tasks-data", "data", "--budget", "4updates"]
+    done = command(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "task plants: data/plants has no train split, as" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_our_own_code_needs_no_trust_and_whole_sections_are_for_both_runs(
     tmp_path: Path, tasks: Path, text_file: Path, corpus: Corpus
 ) -> None:

@@ -53,7 +53,8 @@ def decide(
     """
     protocol = request.protocol or PROTOCOL
     request = replace(request, protocol=protocol, elsewhere=ELSEWHERE)
-    suite, runs = _readable(request), places(out)
+    suite, runs = _readable(request, progress), places(out)
+    request = replace(request, tasks=tuple(suite.tasks))  # as read, and said, here
     run_everything(scratch, runs[SCRATCH], None, None, progress)
     run_everything(adapting, runs[ADAPTED], None, None, progress, adaptation)
     models = {AS_IT_IS: request.model, ADAPTED: str(runs[ADAPTED]), SCRATCH: str(runs[SCRATCH])}
@@ -65,7 +66,7 @@ def decide(
         suites[way] = values["suites"][suite.name]
     scores = judged(suite, folders)
     report = write_decision(scores, models, out / "report.html")
-    raise_for_failed_tasks(suites, suite.scores_of(request.tasks or suite.tasks))
+    raise_for_failed_tasks(suites, suite.scores_of(suite.tasks))
     found: dict[str, Any] = {"decision": decided(scores), "scores": scores, "models": models}
     return {**found, "folder": str(out), "report": str(report)}
 
@@ -81,10 +82,10 @@ def places(out: Path) -> dict[str, Path]:
     return {SCRATCH: out / "from-scratch", ADAPTED: out / "adapted"}
 
 
-def _readable(request: Request) -> Suite:
+def _readable(request: Request, progress: Progress) -> Suite:
     """The tasks; their data is read once, so that its faults are known before training."""
     given = GivenTasks.of(request.suite, request.data)
-    tasks = given.suite.select(request.tasks or given.names())
+    tasks = given.suite.select(request.tasks or given.all_names(progress.line))
     if pairs := [task.name for task in tasks if task.kind == PAIRS]:
         raise InputError(f"nothing is fine-tuned on {', '.join(pairs)}: name others with --tasks")
     protocol = protocol_for(request.model, request.protocol, request.seeds)

@@ -31,7 +31,7 @@ from crammed.planning.settling import device_of, settle
 from crammed.pretraining import result, train_and_export
 from crammed.rules.choosing import Asked
 from crammed.runs.directory import RunDir, read_scores_of
-from crammed.tasks.read import folder_of, tasks_in
+from crammed.tasks.read import all_tasks, folder_of, tasks_in
 from crammed.tasks.task import WITHOUT_FINETUNING, Suite, load_suite, no_such, suite_names
 from crammed.terminal.progress import Progress
 
@@ -74,6 +74,17 @@ class GivenTasks:
             InputError: there is none.
         """
         return tasks_in(self.suite, self.folder)
+
+    def all_names(self, say: Callable[[str], None]) -> list[str]:
+        """As `names`, to take them all.
+
+        Args:
+            say: takes a line for each task of a built-in suite whose folder lacks its split.
+
+        Raises:
+            InputError: there is none, or a folder of the user's own suite lacks its split.
+        """
+        return all_tasks(self.suite, self.folder, say if self.file is None else None)
 
 
 @dataclass(frozen=True)

@@ -112,13 +112,26 @@ def test_faults_in_the_data_of_tasks_end_a_run_before_it_begins(here: Path, own:
     folder = here / "mine" / "mail"
     if not own:
         folder = folder.rename(here / "mine" / "sst2")
+    write_rows(here / "mine" / "rte" / "training.jsonl", [PAIR])
     (folder / "train.jsonl").write_text('{"sentence": "good", "review": "good", "label": null}\n')
     before = sorted(here.rglob("*"))
     words = OWN if own else ("--glue", "mine")
     done = crammed(*RUN, *BUDGET, *words, cwd=here)
     assert done.returncode == 2, done.stderr
     assert "train.jsonl, line 1: label None" in done.stderr
+    note = "note  task rte is left out: mine/rte has no train split"
+    assert (note in done.stderr) is not own
     assert done.stderr.endswith(
         "; change the data, or mine.yaml\n" if own else "; change the data\n"
     )
+    assert sorted(here.rglob("*")) == before
+
+
+def test_a_task_of_ones_own_without_its_training_split_is_refused(here: Path) -> None:
+    folder = here / "mine" / "mail"
+    (folder / "train.jsonl").rename(folder / "training.jsonl")
+    before = sorted(here.rglob("*"))
+    done = crammed(*RUN, *BUDGET, *OWN, cwd=here)
+    assert done.returncode == 2, done.stderr
+    assert "task mail: mine/mail has no train split, as" in done.stderr
     assert sorted(here.rglob("*")) == before

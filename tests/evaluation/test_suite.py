@@ -369,6 +369,28 @@ def test_faults_of_ones_own_task_are_found_before_anything_is_made(
     assert len(found["suites"]["mine"]["tasks"]["good"]["seeds"]) == 1
 
 
+def test_a_task_without_its_training_split_is_refused_or_named(tmp_path: Path, ask: Ask) -> None:
+    rows = [{"text": f"row {n}", "label": n % 2} for n in range(16)]
+    for task, train in (("one", "train"), ("two", "training")):
+        for split in (train, "validation"):
+            write_rows(tmp_path / "data" / task / f"{split}.jsonl", rows)
+    task = "{text: text, metric: accuracy}"
+    (tmp_path / "mine.yaml").write_text(f"tasks: {{one: {task}, two: {task}}}")
+    own = {"suite": str(tmp_path / "mine.yaml"), "data": str(tmp_path / "data")}
+    with pytest.raises(InputError, match=r"^task two: \S+two has no train split, .*training.jsonl"):
+        evaluate(ask(**own), SILENT)
+    assert not (tmp_path / "scores").exists()
+    found = evaluate(ask(**own, tasks=("one",), seeds=1, untrained=False), SILENT)
+    assert list(found["suites"]["mine"]["tasks"]) == ["one"]
+    for task in ("cola", "rte"):
+        write_task(tmp_path, task, rows=40)
+    file, said = tmp_path / "rte" / "train.jsonl.gz", io.StringIO()
+    file.rename(file.with_name("training.jsonl.gz"))
+    found = evaluate(ask(seeds=1, untrained=False), Progress(said))
+    assert list(tasks_of(found)) == ["cola"]
+    assert f"note  task rte is left out: {tmp_path}/rte has no train split, " in said.getvalue()
+
+
 def test_a_model_is_fine_tuned_again_if_an_earlier_version_left_it_another_dropout(
     tmp_path: Path, ask: Ask, model_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,15 +2,17 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from crammed.errors import InputError
 from crammed.tasks.glue_data import glue_data_split
 from crammed.tasks.layouts import FolderData, FoundSplit, open_data
-from crammed.tasks.read import read_task, splits_in, tasks_in
+from crammed.tasks.read import all_tasks, read_task, splits_in, tasks_in
 from crammed.tasks.task import Suite, load_suite
 from support.samples import COMPRESS, FORMATS, fits, parquet
 from support.tasks import suite_of
@@ -139,6 +141,30 @@ def test_a_missing_split_is_reported_with_what_exists(tmp_path: Path) -> None:
         tasks_in(suite, tmp_path)
     with pytest.raises(InputError, match="suite docs is not on the hub: name the folder"):
         open_data(load_suite("docs"), None)
+
+
+def test_a_task_whose_folder_lacks_the_training_split_is_not_left_out_in_silence(
+    tmp_path: Path,
+) -> None:
+    """That the data is in a folder called like a task says nothing of that task."""
+    tasks: dict[str, Any] = dict.fromkeys("abc", {"text": "text", "metric": "accuracy"})
+    tasks["d"] = {"kind": "minimal-pairs", "scored": {"d": "x"}}
+    suite, root = Suite.model_validate({"name": "s", "tasks": tasks}), tmp_path / "c"
+    save(root / "a/train.csv", FORMATS[".csv"](ROWS))
+    assert all_tasks(suite, root, None) == ["a"]
+    said: list[str] = []
+    for name, split, file in (("b", "train", "training.csv"), ("d", "x", "train.csv")):
+        save(root / name / file, FORMATS[".csv"](ROWS))
+        lacks = rf"{root}/{name} has no {split} split, as .* \(it has: {file}\)"
+        mend = "rename its file, or remove the folder to leave the task out"
+        with pytest.raises(InputError, match=f"^task {name}: {lacks}; {mend}$"):
+            all_tasks(suite, root, None)
+        before = tasks_in(suite, root)
+        assert all_tasks(suite, root, said.append) == before
+        assert re.fullmatch(f"note  task {name} is left out: {lacks}", said[-1])
+        (root / name / file).rename(root / name / f"{split}.csv")
+        assert all_tasks(suite, root, None) == [*before, name]
+    assert len(said) == 2
 
 
 Cells = tuple[str, ...]

@@ -25,7 +25,7 @@ from crammed.machine.device import Device, choose_device
 from crammed.model.trained import has_trained_model
 from crammed.runs.directory import read_config
 from crammed.tasks.folds import parts_of
-from crammed.tasks.read import folder_of, read_pairs_of, read_task, tasks_in
+from crammed.tasks.read import all_tasks, folder_of, read_pairs_of, read_task
 from crammed.tasks.rows import TaskData
 from crammed.tasks.task import PAIRS, WITHOUT_FINETUNING, Suite, Task, load_suite, suite_names
 from crammed.terminal.progress import Progress
@@ -101,9 +101,9 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
             folder.save_suite(request.suite, scores)
         return {**result, "suites": {request.suite: scores}}
     data = folder_of(request.data)
-    tasks = suite.select(request.tasks or tasks_in(suite, data))
-    refuse_unprobed(tasks, protocol)
     file = None if request.suite in suite_names() else request.suite
+    tasks = suite.select(request.tasks or all_tasks(suite, data, None if file else progress.line))
+    refuse_unprobed(tasks, protocol)
     test = request.submission is not None
     read = read_tasks(suite, tasks, data, protocol, file, test=test) if file else {}
     numerics, shared = Numerics.on(device), request.twins

@@ -28,9 +28,9 @@ from crammed.finetuned.card import describe
 from crammed.finetuned.folder import Description, write_model
 from crammed.finetuned.prediction import Predictor
 from crammed.model.trained import exported_model, has_trained_model
-from crammed.tasks.read import folder_of, read_task, tasks_in
+from crammed.tasks.read import all_tasks, folder_of, read_task, tasks_in
 from crammed.tasks.rows import TaskData
-from crammed.tasks.task import PAIRS, WITHOUT_FINETUNING, Suite, Task, load_suite
+from crammed.tasks.task import PAIRS, WITHOUT_FINETUNING, Suite, Task, load_suite, suite_names
 from crammed.terminal.progress import Progress
 
 TOLERANCE = 0.02
@@ -58,7 +58,7 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
     protocol = protocol_for(request.model, request.protocol, request.seeds)
     if protocol.probe is not None:
         raise InputError("a probe trains no model to keep: name another --protocol")
-    suite, task = _task_of(request)
+    suite, task = _task_of(request, progress)
     model = _exported(request.model)
     data = folder_of(request.data)
     with scratch_folder() as scratch:
@@ -86,11 +86,13 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
     return {**result, "model": described.encoder, "suites": own, **about}
 
 
-def _task_of(request: Request) -> tuple[Suite, Task]:
+def _task_of(request: Request, progress: Progress) -> tuple[Suite, Task]:
     if request.suite in WITHOUT_FINETUNING:
         raise InputError(f"nothing is fine-tuned on {request.suite}: name a suite of tasks")
     suite = load_suite(request.suite)
-    named = tasks_in(suite, folder_of(request.data))
+    folder = folder_of(request.data)
+    say = progress.line if request.suite in suite_names() else None
+    named = tasks_in(suite, folder) if request.tasks else all_tasks(suite, folder, say)
     names = request.tasks or named
     if len(names) > 1:
         raise InputError(f"choose one task with --task: {', '.join(names)}")

@@ -85,10 +85,11 @@ def run(
         raise InputError("run trains in one process: start crammed pretrain with torchrun instead")
     fixed: dict[str, Any] = {}
     given = _given_tasks(str(suite), tasks_data, glue)
+    notes: list[str] = []
     if tasks is not None:
         fixed["finetune"] = {"tasks": task_names(tasks)}
     elif given is not None:
-        fixed["finetune"] = {"tasks": given.names()}
+        fixed["finetune"] = {"tasks": given.all_names(notes.append)}
     asked, opened, path = configure(
         recipe, overrides, fixed, budget, seed, data, corpus, fit=fit, out=out, last="report.html"
     )
@@ -100,7 +101,8 @@ def run(
     refuse_too_little(config, *known)
     with shown_progress() as progress:
         show_recipe(progress, asked)
-        progress.line(f"run  {path}")
+        for line in (f"run  {path}", *notes):
+            progress.line(line)
         run_everything(asked, path, _path(corpus), given, progress)
     return Run(path)
 

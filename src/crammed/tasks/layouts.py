@@ -128,6 +128,10 @@ class FolderData:
                     return FileSplit(files)
         return None
 
+    def has_folder(self, folders: Sequence[str]) -> bool:
+        """Whether one of these folders is in `root`, whatever it holds."""
+        return any(folder != self.root for folder in self._candidates(folders))
+
     def missing(self, folders: Sequence[str], split: str) -> str:
         """A message that the split does not exist."""
         folder = next(self._candidates(folders), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, compress
@@ -18,7 +18,7 @@ from crammed.keys import key
 from crammed.tasks.checks import check_folds, check_metrics, check_scored, check_training
 from crammed.tasks.columns import TaskColumns, column
 from crammed.tasks.labels import in_order, is_unlabelled, is_untagged, list_of, name_of
-from crammed.tasks.layouts import FoundSplit, SuiteData, open_data
+from crammed.tasks.layouts import FolderData, FoundSplit, SuiteData, open_data
 from crammed.tasks.rows import Rows, TaskData, Texts
 from crammed.tasks.task import MOST_LABELS, PAIRS, SplitSpec, Suite, Task
 
@@ -49,10 +49,39 @@ def tasks_in(suite: Suite, data: Path | None) -> list[str]:
     return names
 
 
+def all_tasks(suite: Suite, data: Path | None, say: Callable[[str], None] | None) -> list[str]:
+    """As `tasks_in`, for commands that take all tasks: a folder without its split is a mistake.
+
+    Args:
+        say: takes a line for each task with such a folder, which is left out; None, for a suite of
+            the user's own, refuses it.
+
+    Raises:
+        InputError: as `tasks_in` does, or a task is refused.
+    """
+    there = tasks_in(suite, data)
+    if data is None:
+        return there
+    root = FolderData(data)
+    for task in (task for name, task in suite.tasks.items() if name not in there):
+        places = [(_folders(task, spec), spec.split) for spec in _needed(task)]
+        if (place := next((p for p in places if root.has_folder(p[0])), None)) is None:
+            continue
+        missing = root.missing(*place)
+        if say is None:
+            mend = "rename its file, or remove the folder to leave the task out"
+            raise InputError(f"task {task.name}: {missing}; {mend}")
+        say(f"note  task {task.name} is left out: {missing}")
+    return there
+
+
+def _needed(task: Task) -> Iterable[SplitSpec]:
+    """The splits of which a task needs one: the training split or, of minimal-pairs, the scored."""
+    return task.numbers.values() if task.kind == PAIRS else (SplitSpec(split=task.train),)
+
+
 def _is_there(data: SuiteData, task: Task) -> bool:
-    if task.kind != PAIRS:
-        return data.find(task.folders, task.train) is not None
-    specs = task.numbers.values()
+    specs = _needed(task)
     return any(data.find(_folders(task, spec), spec.split) is not None for spec in specs)
 
 

@@ -156,6 +156,17 @@ def test_a_task_without_data_is_refused(glue: Path) -> None:
     assert [each.names for each in judges_of(["glue"], None, glue)] == [("glue.cola", "glue.rte")]
 
 
+def test_a_task_without_its_training_split_is_refused_if_its_whole_suite_judges(
+    tmp_path: Path, glue: Path
+) -> None:
+    own = tmp_path / "mine.yaml"
+    own.write_text(f"{OWN}  mrpc: {{text: sentence, metric: accuracy}}\n")
+    write_rows(glue / "mrpc" / "training.jsonl", [{"sentence": "Why?", "label": 0}])
+    with pytest.raises(InputError, match="task mrpc: .*mrpc has no train split"):
+        judges_of([str(own)], None, glue)
+    assert judges_of([f"{own}.rte"], None, glue)[0].names == ("mine.rte",)
+
+
 def declared(tmp_path: Path, judges: str | None = None, **typed: Any) -> list[tuple[Any, ...]]:
     """Suites, data and tasks that a study asks for whose file names judges and their data."""
     folder = tmp_path / "studies"

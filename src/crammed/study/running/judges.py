@@ -28,7 +28,7 @@ from crammed.hints import did_you_mean
 from crammed.study.result import UNTRAINED, Arm, Run, StudyResult, is_own
 from crammed.study.spec.judging import OWN, parted
 from crammed.tasks.pairs import read_pairs
-from crammed.tasks.read import tasks_in
+from crammed.tasks.read import all_tasks, tasks_in
 from crammed.tasks.task import load_suite, suite_names
 
 HELDOUT, BLIMP, TASKS = "heldout", "blimp", "tasks"
@@ -173,7 +173,9 @@ def judges_of(
         judges.append(Judge(BLIMP, _data(BLIMP, "--blimp FILE", blimp or declared.get(BLIMP))))
     for (suite, by), own in asked.items():
         folder = _data(Path(suite).stem, "--tasks-data DIR", tasks or declared.get(TASKS))
-        there = tasks_in(load_suite(suite), folder)
+        loaded = load_suite(suite)
+        whole = "" in own and Path(suite).suffix  # of the user's own suite
+        there = all_tasks(loaded, folder, None) if whole else tasks_in(loaded, folder)
         if missing := sorted({task for task in own if task} - set(there)):
             raise InputError(
                 f"{folder} has no task {', '.join(missing)}: it has {', '.join(there)}"
