@@ -28,6 +28,7 @@ from crammed.evaluation.prepared import PreparedTask
 from crammed.evaluation.scores.table import score_tables
 from crammed.files.writing import read_json
 from crammed.tasks.read import read_task
+from crammed.tasks.rows import Rows, Texts
 from crammed.tasks.task import load_suite
 from crammed.terminal.progress import SILENT, Progress
 from crammed.terminal.table import show
@@ -178,6 +179,22 @@ def test_a_scored_split_that_the_data_lacks_is_named(tmp_path: Path, ask: Ask) -
     shown = io.StringIO()
     evaluate(ask(suite=str(tmp_path / "s.yaml"), untrained=False), Progress(shown))
     assert f"note  {said}\n" in shown.getvalue()
+
+
+def test_rows_whose_texts_are_all_empty_are_counted(tmp_path: Path) -> None:
+    """Programs that write tables leave a cell empty where there is no text."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "train.csv").write_text("text,label\n,x\n  ,y\na,x\n")
+    (tmp_path / "mine" / "validation.csv").write_text('text,label\nb,x\n"",y\n')
+    suite = suite_of()
+    read = read_mine(tmp_path, suite)
+    assert (len(read.train), len(read.scored["mine"])) == (3, 2)
+    said, *_ = PreparedTask(suite.tasks["mine"], read, {}, "", [], {}, []).remarks()
+    empty = "empty texts in 2 rows of train and 1 row of validation"
+    assert said == f"mine: {empty}, which are used like any other"
+    pairs: list[Texts] = [("", "b"), ("", " "), ("a", ""), ("", "")]
+    assert Rows(pairs, np.zeros(4, np.float32)).empty() == 2
+    assert Rows(pairs, np.zeros(2, np.float32), choices=2).empty() == 0
 
 
 def test_the_score_on_a_split_that_has_left_the_data_goes_too(tmp_path: Path, ask: Ask) -> None:

@@ -44,6 +44,13 @@ class Rows:
         """The most frequent label of words, by number."""
         return int(np.bincount(self.labels[self.labels >= 0].astype(np.int64)).argmax())
 
+    def empty(self) -> int:
+        """How many rows have nothing but white space in all of their texts."""
+        return sum(
+            all(not text or text.isspace() for texts in row for text in texts)
+            for row in self._by_row()
+        )
+
     def known_from(self, train: Rows) -> int:
         """How many rows have the texts of a training row."""
         known = {*train._by_row()}

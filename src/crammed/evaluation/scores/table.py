@@ -116,12 +116,16 @@ def skipped_text(score: Json) -> str:
 
 
 def left_out(task: Task, scored: Mapping[str, Rows], train: Rows | None = None) -> Iterator[str]:
-    """What is not used of a task, in words: rows without text, and splits that the data lacks."""
+    """What a task lacks, in words: rows without text, rows of empty texts, and splits."""
     splits = {} if train is None else {task.train: train}
     splits |= {task.numbers[name].key: rows for name, rows in scored.items()}
     skipped = {split: rows.skipped for split, rows in splits.items() if rows.skipped}
     if skipped:
         yield skipped_text({"skipped": skipped})
+    empty = {split: count for split, rows in splits.items() if (count := rows.empty())}
+    if empty:
+        found = " and ".join(f"{counted(n, 'row')} of {split}" for split, n in empty.items())
+        yield f"empty texts in {found}, which are used like any other"
     if missing := [each.key for name, each in task.numbers.items() if name not in scored]:
         yield f"not scored on {' and '.join(missing)}, which the data lacks"
 
