@@ -58,6 +58,17 @@ def test_a_folder_is_of_one_model_and_one_protocol(
     assert default_folder("org/name", None) == Path("evaluations/org-name")
 
 
+def test_a_failed_evaluation_removes_only_what_it_has_made(tmp_path: Path, ask: Ask) -> None:
+    """The folder may be under version control."""
+    scores = tmp_path / "scores"
+    (scores / ".git").mkdir(parents=True)
+    (scores / ".git" / "config").write_text("[core]")
+    with pytest.raises(InputError, match="no BLiMP data at"):
+        evaluate(ask(suite="blimp", data=str(tmp_path / "none"), jobs=None), SILENT)
+    assert [each.name for each in scores.iterdir()] == [".git"]
+    assert (scores / ".git" / "config").read_text() == "[core]"
+
+
 def test_models_of_the_same_name_have_folders_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

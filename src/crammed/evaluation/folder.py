@@ -111,7 +111,9 @@ class EvaluationFolder:
         }
         settings = protocol.hyperparameters()
         described, found = folder / "evaluation.json", _described(folder)
-        if found is None and folder.exists() and any(_visible(folder)):
+        self._before = [*folder.iterdir()] if folder.exists() else []
+        # Hidden files are locks, left behind by a killed process, or the user's own.
+        if found is None and not all(path.name.startswith(".") for path in self._before):
             raise InputError(f"{folder} is not an evaluation folder: choose another")
         if found is not None and (other := _other(found, model, settings)):
             raise InputError(f"{folder} holds scores {other}: {elsewhere}")
@@ -127,7 +129,7 @@ class EvaluationFolder:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._created and kind is InputError and not self._holds_anything():
-            empty(self.path)
+            empty(self.path, self._before)
             remove_if_empty(self._made)
         self._lock.release()
 
@@ -224,11 +226,6 @@ class EvaluationFolder:
         scores["means"] = suite_means(suite, scores["tasks"], resampled)
         self.save_suite(suite.name, scores)
         return scores
-
-
-def _visible(folder: Path) -> list[Path]:
-    """Entries that are not hidden; hidden files are locks or left behind by a killed process."""
-    return [path for path in folder.iterdir() if not path.name.startswith(".")]
 
 
 def _other(found: dict[str, Any], model: dict[str, Any], settings: dict[str, Any]) -> str | None:

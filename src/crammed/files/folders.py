@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -161,9 +161,9 @@ def _locked(aside: Path, path: Path) -> int:
         os.close(lock)
 
 
-def empty(folder: Path) -> None:
-    """Remove what is in a folder, as far as possible, but not the folder itself."""
-    _remove(folder.iterdir())
+def empty(folder: Path, kept: Collection[Path] = ()) -> None:
+    """Remove what is in a folder except `kept`, as far as possible, but not the folder itself."""
+    _remove(each for each in folder.iterdir() if each not in kept)
 
 
 def _remove(entries: Iterable[Path]) -> None:
