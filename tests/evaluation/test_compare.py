@@ -154,8 +154,8 @@ def test_numbers_of_one_task_have_the_same_seeds_in_a_resample() -> None:
     assert one.tolist() != elsewhere.tolist()
 
 
-def _keep_labels(folder: Path, labels: Any, *names: str) -> None:
-    about = {"sha256": "d", "labels": names, "groups": [], "choices": 1, "index": [*range(COUNT)]}
+def _keep_labels(folder: Path, labels: Any, *names: str, **about: Any) -> None:
+    about |= {"sha256": "d", "labels": names, "groups": [], "choices": 1, "index": [*range(COUNT)]}
     none = np.asarray([], np.int64)
     save_arrays(folder / "gold/mine/a.npz", {"labels": labels, "counts": none}, about)
 
@@ -250,6 +250,35 @@ def test_scores_on_different_labels_are_not_compared(
         assert entry["difference"] == 0.0
     else:
         assert entry == {"name": "a", "why": "different labels: evaluate both again"}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"text": ["t", "u"]},
+        {"label": ["other"]},
+        {"kind": "choice", "choices": ["{x}", "{y}"]},
+        {"choice_text": "So {choice}"},
+        {"group": "g"},
+        {"scored": {"a": {"split": "test"}}},
+        {"scored": {"a": {"split": "validation", "text": ["u"]}}},
+    ],
+)
+def test_scores_of_a_task_that_was_defined_otherwise_are_not_compared(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    """The models may have read other texts of the same data."""
+    suite, task = tmp_path / "mine.yaml", TASKS["a"].model_dump(mode="json")
+    suite.write_text("tasks: {a: {text: t, metric: accuracy}}\n")
+    one, other = (_evaluated(tmp_path / name, {}, 0.2) for name in ("one", "other"))
+    _keep_labels(one, ROWS.labels, task=task)
+    _keep_labels(other, ROWS.labels, task={**task, **changed})
+    (entry,) = compare_models(one, other, str(suite)).entries
+    assert entry == {"name": "a", "why": "defined otherwise: evaluate both again"}
+    same = {"rows": {"train": 9}, "scored": {"a": {"split": "validation", "folder": None}}}
+    _keep_labels(other, ROWS.labels, task={**task, **same})
+    (entry,) = compare_models(one, other, str(suite)).entries
+    assert entry["difference"] == 0.0
 
 
 def test_labels_are_not_kept_before_there_are_outputs_of_the_same_rows(

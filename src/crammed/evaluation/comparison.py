@@ -167,6 +167,8 @@ def _difference(
     same = np.array_equal(rows.labels, other_rows.labels)
     if not same or described["labels"] != other_described["labels"]:
         return "different labels: evaluate both again"
+    if _definition(described, name) != _definition(other_described, name):
+        return "defined otherwise: evaluate both again"
     a, b = (
         [
             read_outputs(folder, suite.name, task.name, seed, gold.get("key"))[name]
@@ -176,3 +178,15 @@ def _difference(
     )
     metrics = metrics_of(task, name)
     return paired_difference(metrics, a, b, rows, described["labels"], name, task.name)
+
+
+_DEFINING = ("kind", "text", "choices", "choice_text", "label", "group")
+"""What of a task decides what models read and are scored on, beside the split of a score."""
+
+
+def _definition(described: Mapping[str, Any], name: str) -> list[Any]:
+    """What a model read of a task and was scored on; metrics and labels are compared apart."""
+    task = described.get("task", {})
+    split = {"split": "validation", **task.get("scored", {}).get(name, {})}
+    own = split["split"], split.get("folder"), split.get("text") or task.get("text")
+    return [*map(task.get, _DEFINING), *own]
