@@ -19,7 +19,9 @@ from crammed.cli.options import DataOption
 from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
+from crammed.evaluation.backbones.spec import local_digest
 from crammed.evaluation.scores.table import cut_text, longest_sequence
+from crammed.files.writing import write_json
 from crammed.formats.documents import READERS
 from crammed.interface import lines
 from crammed.pipeline import run_everything
@@ -224,6 +226,21 @@ def test_a_model_to_compare_with_that_has_no_scores_is_refused_before_the_work(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="holds no evaluation"):
         models.evaluate("one", data="where-no-data-is", compare="other")
+
+
+def test_scores_of_another_model_are_not_compared_as_those_of_the_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model_folders: dict[str, Path]
+) -> None:
+    """The last two names of their folders are the same, and so is the folder of their scores."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    one, two = (tmp_path / name / "out" / "checkpoint-500" for name in ("exp1", "exp2"))
+    for folder, family in ((one, "bert"), (two, "roberta")):
+        shutil.copytree(model_folders[family], folder)
+    about = {"model": {"name": "checkpoint-500", "sha256": local_digest(two)}, "protocol": {}}
+    write_json(Path("evaluations/out-checkpoint-500/evaluation.json"), about)
+    with pytest.raises(InputError, match=r"holds scores of another model, .*, not of \S*exp1"):
+        models.evaluate(str(one), compare="other")
 
 
 def test_the_speed_of_a_short_text_is_not_zero() -> None:

@@ -97,7 +97,7 @@ def evaluate(
     given = {"--tasks": tasks, "--seeds": seeds, "--submission": submission, "--jobs": jobs}
     given |= {"--untrained-in": twins, "--device": device, "--dtype": dtype}
     _need_data(data, compare, {**given, "--no-untrained": None if untrained else True})
-    both = None if compare is None else _folders_of(model, compare, suite, protocol, into)
+    both = None if compare is None else _folders_of(model, compare, suite, protocol, into, data)
     if data is not None:
         values = models.evaluate(
             model,
@@ -147,13 +147,15 @@ def _need_data(data: str | None, compare: str | None, options: Mapping[str, obje
 
 
 def _folders_of(
-    model: str, other: str, suite: str, protocol: str | None, into: Path | None
+    model: str, other: str, suite: str, protocol: str | None, into: Path | None, data: str | None
 ) -> tuple[Path, Path]:
     """Where the scores of two models are; refuse another one that has none of the suite."""
     from crammed.evaluation.comparison import check_other
     from crammed.evaluation.folder import default_folder, scores_folder
 
-    folders = into or default_folder(model, protocol), scores_folder(other, protocol)
+    # Where the first model is evaluated now, its folder is checked then.
+    own = into or (scores_folder if data is None else default_folder)(model, protocol)
+    folders = own, scores_folder(other, protocol)
     check_other(*folders, suite)
     return folders
 
