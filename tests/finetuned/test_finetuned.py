@@ -10,16 +10,19 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save
 
 import crammed
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.evaluation.evaluation import Request
+from crammed.evaluation.finetuning import jobs
 from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
 from crammed.evaluation.folder import outputs_file, read_outputs
 from crammed.evaluation.scores.predictions import probabilities
@@ -213,6 +216,17 @@ def test_the_weights_are_those_of_the_median_seed(data: Path, encoders: dict[str
     for seed in range(3):
         theirs = read_outputs(data.parent / "scores", "classification", "mine", seed)["mine"]
         assert np.allclose(outputs, theirs, atol=1e-5) == (seed == done["seed"])
+
+
+def test_a_full_temporary_folder_is_said_in_one_line(
+    data: Path, encoders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights wait there until the model is kept."""
+    full = SafetensorError("I/O error: No space left on device (os error 28)")
+    monkeypatch.setattr(jobs, "save_weights", Mock(side_effect=full))
+    with pytest.raises(InputError, match=r"^task mine: the disk is full: free some space"):
+        keep(request(data, encoders["crammed"]), data.parent / "kept", SILENT)
+    assert not (data.parent / "kept").exists()
 
 
 def test_a_model_is_kept_although_the_scored_one_was_rounded_otherwise(

@@ -26,6 +26,7 @@ from crammed.evaluation.finetuning.engine import CaptureFailed, Numerics, finetu
 from crammed.evaluation.finetuning.probing import probe
 from crammed.evaluation.finetuning.task import FinetuneTask, TokenizedSplit
 from crammed.evaluation.finetuning.vectors import PairClassifier
+from crammed.files.faults import disk_faults
 from crammed.machine import workers as processes
 from crammed.machine.device import is_out_of_memory
 from crammed.machine.lanes import compute_threads
@@ -287,7 +288,8 @@ def _together(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[Jo
             }
             if job.weights is not None:
                 kept = {name: w.cpu().contiguous() for name, w in model.state_dict().items()}
-                save_weights(job.weights, kept, format="pt")
+                with disk_faults(job.weights):
+                    save_weights(job.weights, kept, format="pt")
             seconds = (time.monotonic() - began) / len(group)
             save_arrays(job.file, outputs, {"key": job.key, "seconds": round(seconds, 2)})
             yield JobProgress(0.0, job)
