@@ -26,6 +26,7 @@ def test_what_is_kept_is_read_back_or_not_at_all(
     arrays: Arrays = {
         "a": np.arange(6, dtype=np.float32).reshape(2, 3),
         "test/B.tsv": np.ones(2),
+        **{name: np.zeros(1) for name in ("about", "file", "allow_pickle")},
     }
     save_arrays(file, arrays, {"key": "k"})
     loaded = load_arrays(file)
