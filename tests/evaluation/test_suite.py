@@ -309,6 +309,14 @@ def test_a_failing_task_is_shown_and_the_others_finish(tmp_path: Path, ask: Ask)
     shutil.rmtree(tmp_path / "cola")
     write_task(tmp_path, "cola", rows=40)
     assert "seeds" in tasks_of(evaluate(ask(seeds=1, untrained=False), SILENT))["cola"]
+    # Without its data, it is no task that failed any more, once all tasks of the data are scored.
+    for name in ("stsb", "mrpc"):
+        shutil.rmtree(tmp_path / name)
+    some = evaluate(ask(seeds=1, untrained=False, tasks=("rte",)), SILENT)
+    assert list(tasks_of(some)) == ["cola", "mrpc", "stsb", "rte"]
+    result = evaluate(ask(seeds=1, untrained=False), SILENT)
+    assert list(tasks_of(result)) == ["cola", "rte"]
+    suite.raise_for_failed_tasks(result["suites"])
 
 
 def test_a_diverged_model_has_no_score(tmp_path: Path, ask: Ask) -> None:

@@ -90,11 +90,8 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
     protocol = protocol.at_width(backbone.width)
     device = choose_device(request.compute)
     path = request.into or default_folder(request.model, request.protocol)
-    result: dict[str, Any] = {
-        "model": backbone.name,
-        "folder": str(path),
-        "protocol": protocol.hyperparameters(),
-    }
+    result: dict[str, Any] = {"model": backbone.name, "folder": str(path)}
+    result["protocol"] = protocol.hyperparameters()
     if suite is None:
         with EvaluationFolder(path, backbone, protocol, request.elsewhere) as folder:
             scores = _without_finetuning(request, backbone, device, progress)
@@ -122,6 +119,8 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
             jobs=request.jobs,
         )
         result["max_length"] = evaluator.max_length
+        if request.tasks is None:
+            folder.drop_failures(suite.name, suite.scores_of(task.name for task in tasks))
         scores = scores_of(evaluator, suite, tasks, data, read)
         if request.keep is not None:
             result["seed"] = median_seed(first_score(tasks[0], scores))

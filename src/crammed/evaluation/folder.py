@@ -12,6 +12,7 @@ scores.json                           every score so far, the versions and the m
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,18 @@ class EvaluationFolder:
         described = read_json(self.path / "evaluation.json") or {}
         whole = {**described, "environment": self._environment, "suites": suites}
         write_json(self.path / "scores.json", whole)
+
+    def drop_failures(self, suite: str, but: Container[str]) -> None:
+        """Drop what a suite has of failed tasks, such as tasks that the data no longer has.
+
+        Args:
+            but: the names of scores that are computed again.
+        """
+        scores = self.scores()["suites"].get(suite, {"tasks": {}})
+        tasks = scores["tasks"].items()
+        kept = {name: score for name, score in tasks if name in but or "failed" not in score}
+        if len(kept) < len(tasks):
+            self.save_suite(suite, {**scores, "tasks": kept})
 
     def save_tasks(self, suite: Suite, scores: dict[str, Any]) -> dict[str, Any]:
         """Order the scores of tasks as their suite does, take its means, and save both."""
