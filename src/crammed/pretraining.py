@@ -31,7 +31,7 @@ from crammed.quantity import logits_text
 from crammed.rules.early_end import EarlyEnd, ended_short
 from crammed.rules.rates import far_too_high
 from crammed.rules.sizing import MOST_EPOCHS
-from crammed.runs.directory import RunDir, read_scores_of
+from crammed.runs.directory import RunDir, read_task_scores
 from crammed.runs.longer import train_longer
 from crammed.runs.summary import Summary, Training, checked, read_summary
 from crammed.terminal.progress import Progress
@@ -295,8 +295,6 @@ def result(run: Path) -> dict[str, Any]:
         "example": shortest_example(values["fill_mask"], summary.mask_token),
         **{k: v for k, v in values.items() if k not in unshown},
         "tasks": {
-            name: {k: entry.get(k) for k in _SHOWN}
-            for scores in read_scores_of(run).values()
-            for name, entry in scores.get("tasks", {}).items()
+            name: {k: entry.get(k) for k in _SHOWN} for name, entry in read_task_scores(run).items()
         },
     }

@@ -225,12 +225,20 @@ def test_a_run_that_has_not_finished(tmp_path: Path, page: dict[str, Any], here:
 def test_the_result_of_a_run_has_scores_that_came_later(
     tmp_path: Path, page: dict[str, Any], here: Path
 ) -> None:
+    """Also those of another suite that has a task of the same name."""
     run = crammed.read_run(shutil.copytree(here / "runs/mine", tmp_path / "run"))
     file = run.folder / "evaluation" / "scores.json"
     before, scores = run.result["tasks"]["rte"]["median"], json.loads(file.read_text())
     scores["suites"]["glue"]["tasks"]["rte"]["median"] = before + 1.0
     file.write_text(json.dumps(scores))
     assert run.result["tasks"]["rte"]["median"] == before + 1.0
+    assert run.scores["rte"]["median"] == before + 1.0
+    other = {**scores["suites"]["glue"]["tasks"]["rte"], "median": 7.0}
+    scores["suites"]["mine"] = {"tasks": {"rte": other, "own": other}, "means": []}
+    file.write_text(json.dumps(scores))
+    medians = {"glue.rte": before + 1.0, "mine.rte": 7.0, "own": 7.0}
+    for found in (run.scores, run.result["tasks"]):
+        assert {name: score["median"] for name, score in found.items()} == medians
 
 
 def test_without_pandas(page: dict[str, Any], monkeypatch: pytest.MonkeyPatch, here: Path) -> None:

@@ -15,7 +15,7 @@ from crammed.evaluation.scores.table import heldout_text
 from crammed.extras import import_extra
 from crammed.interface.lines import Line, run_lines, score_text, table_html
 from crammed.pretraining import result
-from crammed.runs.directory import read_config, read_scores_of
+from crammed.runs.directory import read_config, read_task_scores
 from crammed.runs.logs import heldout_losses, read_events, read_metrics
 from crammed.runs.summary import Summary, read_summary
 
@@ -49,9 +49,11 @@ class Run:
 
     @property
     def scores(self) -> dict[str, dict[str, Any]]:
-        """The scores of each task in the run's own evaluation folder, as `Evaluation.scores`."""
-        suites = read_scores_of(self.folder).values()
-        return {name: score for suite in suites for name, score in suite.get("tasks", {}).items()}
+        """The scores of each task in the run's own evaluation folder, as `Evaluation.scores`.
+
+        A name that several suites have is ``SUITE.NAME``.
+        """
+        return read_task_scores(self.folder)
 
     @property
     def log(self) -> Any:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -260,6 +261,20 @@ def read_scores_of(path: Path) -> dict[str, Any]:
     scores = read_json(path / "evaluation" / "scores.json") or {"suites": {}}
     suites: dict[str, Any] = scores["suites"]
     return suites
+
+
+def read_task_scores(path: Path) -> dict[str, dict[str, Any]]:
+    """The scores of the run in `path` so far, by name.
+
+    A name that several suites have is ``SUITE.NAME``, as it is among the judges of a study.
+    """
+    suites = {suite: scores.get("tasks", {}) for suite, scores in read_scores_of(path).items()}
+    times = Counter(name for tasks in suites.values() for name in tasks)
+    return {
+        f"{suite}.{name}" if times[name] > 1 else name: score
+        for suite, tasks in suites.items()
+        for name, score in tasks.items()
+    }
 
 
 def has_begun(path: Path) -> bool:
