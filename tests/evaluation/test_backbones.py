@@ -17,7 +17,7 @@ from crammed.export.huggingface import export
 from crammed.model.classifiers import TokenClassifier
 from crammed.model.trained import load_trained
 from support.backbones import RECIPES, TEXTS, Load, batch, row
-from support.models import FAMILIES, change, save_model, untrained
+from support.models import FAMILIES, change, save_model, save_tokenizer, untrained, word_pieces
 from support.text import tiny
 
 
@@ -114,6 +114,22 @@ def test_a_classifier_that_the_folder_brings_is_not_taken(tmp_path: Path) -> Non
         parameters(own)["model.bert.pooler.dense.weight"],
         parameters(fresh)["model.bert.pooler.dense.weight"],
     )
+
+
+def test_a_classifier_that_would_read_padding_is_refused(tmp_path: Path) -> None:
+    """As that of XLNet, whose own tokenizer pads on the left."""
+    import transformers
+
+    tokenizer = word_pieces()
+    save_tokenizer(tmp_path, tokenizer, model_max_length=40)
+    config = transformers.XLNetConfig(
+        vocab_size=tokenizer.get_vocab_size(), d_model=32, n_layer=1, n_head=2, d_inner=48
+    )
+    transformers.XLNetLMHeadModel(config).save_pretrained(tmp_path)
+    encoder = BackboneSpec(str(tmp_path)).load()
+    with pytest.raises(InputError, match="reads the last position, as XLNet's does"):
+        encoder.classifier(2, 0, trained=True, every_token=False)
+    encoder.classifier(2, 0, trained=True, every_token=True)
 
 
 @pytest.mark.parametrize("name", [*RECIPES, *FAMILIES])

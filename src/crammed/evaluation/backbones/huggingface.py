@@ -138,6 +138,11 @@ class HuggingFaceBackbone:
     def classifier(
         self, outputs: int, seed: int, *, trained: bool, every_token: bool, dropout: float = 0.0
     ) -> nn.Module:
+        if not every_token and getattr(self.config, "summary_type", None) == "last":
+            raise InputError(
+                f"a classifier of {self.name} reads the last position, as XLNet's does, which is "
+                "padding here: name --protocol linear-probe, or evaluate another model"
+            )
         kind = _classifier_class(every_token)
         return _Wrapped(self._to_tune(kind, seed, trained, dropout, num_labels=outputs))
 
