@@ -30,6 +30,7 @@ from crammed.evaluation.finetuning.engine import (
     loss_of,
     predict,
 )
+from crammed.evaluation.finetuning.task import LabelScale
 
 CPU = torch.device("cpu")
 FLOAT = Numerics(CPU, torch.float32, graphs=False)
@@ -167,6 +168,20 @@ def test_losses_are_those_of_the_definitions() -> None:
     labels = torch.tensor([[1, -100, 2], [-100, -100, 0]])
     kept = F.cross_entropy(tokens[labels >= 0], labels[labels >= 0])
     assert loss_of("tokens", tokens, labels, 1).item() == pytest.approx(kept.item())
+
+
+def test_only_values_far_from_zero_are_scaled() -> None:
+    """Those of STS-B stay as they are, and so do the numbers of classes."""
+    usual = np.linspace(-10.0, 10.0, 9, dtype=np.float32)
+    far = usual + np.float32(1000.0)
+    for kept in (LabelScale.of("regression", usual), LabelScale.of("classification", far)):
+        assert kept == LabelScale()
+        assert kept.scaled(far) is kept.undone(far) is far
+    scale = LabelScale.of("regression", far)
+    scaled = scale.scaled(far)
+    assert scaled.dtype == scale.undone(scaled).dtype == np.float32
+    assert (scaled.mean(), scaled.std()) == pytest.approx((0.0, 1.0), abs=1e-6)
+    np.testing.assert_allclose(scale.undone(scaled), far)
 
 
 @pytest.mark.parametrize(("shape", "end"), [("cosine", 0.0), ("linear", 0.0), ("constant", 1.0)])

@@ -126,6 +126,7 @@ def test_every_kind_predicts_as_it_was_judged(
 ) -> None:
     done = keep(request(data, encoders["crammed"], kind), data.parent / "kept", SILENT)
     predictor = Predictor.load(data.parent / "kept")
+    assert "scale" not in json.loads((data.parent / "kept" / DESCRIPTION).read_text())
     rows = validation(data, kind)
     wanted = read_outputs(data.parent / "scores", kind, "mine", done["seed"])["mine"]
     np.testing.assert_allclose(predictor.outputs(rows), wanted, atol=1e-5)
@@ -161,6 +162,32 @@ def test_every_kind_predicts_as_it_was_judged(
             "multi-label": {"odd", "even", "whole"},
             "choice": {"0", "1", "2"},
         }.get(kind)
+
+
+@pytest.mark.parametrize("folds", [None, 2])
+def test_values_of_any_size_are_predicted(
+    data: Path, encoders: dict[str, Path], folds: int | None
+) -> None:
+    """A head would take thousands of steps to reach them."""
+    large = {**COLUMNS["regression"], "kind": "regression", "label": "large", "folds": folds}
+    (data.parent / "regression.yaml").write_text(json.dumps({"tasks": {"mine": large}}))
+    for split in ("train", "validation"):
+        lines = map(json.loads, (data / f"{split}.jsonl").read_text().splitlines())
+        rows = (json.dumps({**each, "large": 1000.0 + each["value"]}) for each in lines)
+        (data / f"{split}.jsonl").write_text("\n".join(rows))
+    kept = data.parent / "kept"
+    done = keep(request(data, encoders["crammed"], "regression"), kept, SILENT)
+    scored = read_outputs(data.parent / "scores", "regression", "mine", done["seed"])["mine"]
+    predictor = Predictor.load(kept)
+    predicted = predictor.outputs(validation(data, "regression"))
+    for outputs in (scored, predicted):
+        assert outputs.mean() == pytest.approx(1002.0, abs=3.0)
+    if not folds:
+        np.testing.assert_allclose(predicted, scored, rtol=1e-6)
+    scale = predictor.description.scale
+    assert (scale.mean, scale.deviation) == pytest.approx((1002.0, 2.0**0.5), rel=0.05)
+    said = f"multiply its output by {scale.deviation:.6g} and add {scale.mean:.6g}, as this"
+    assert said in (kept / "README.md").read_text()
 
 
 @pytest.mark.parametrize("recipe", ["crammed", "bert-base", "crammed-2022"])

@@ -15,7 +15,7 @@ from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.finetuning.jobs import FinetuneJob, FinetuneSetup, run_jobs, usual_threads
-from crammed.evaluation.finetuning.task import FinetuneTask, SplitWriter
+from crammed.evaluation.finetuning.task import SCALED, FinetuneTask, LabelScale, SplitWriter
 from crammed.evaluation.finetuning.vectors import COMPARED
 from crammed.evaluation.folder import EvaluationFolder, outputs_file, read_gold, submission_key
 from crammed.evaluation.folds import Fold, join, unfinished
@@ -178,7 +178,10 @@ class SuiteEvaluator:
         """Tokenize all splits of a task, and list its jobs."""
         task = suite.tasks[name]
         apart = self.protocol.apart and task.has_pairs
-        writer = SplitWriter(self.backbone, task, self.max_length, scratch, apart)
+        scale = LabelScale()
+        if self.protocol.probe is None:  # probes fit values of any size
+            scale = LabelScale.of(task.kind, data.train.labels)
+        writer = SplitWriter(self.backbone, task, self.max_length, scratch, apart, scale)
         train = writer.write(task.train, data.train)
         scored = {score: writer.write(score, rows) for score, rows in data.scored.items()}
         tests = data.test if self.test else {}
@@ -196,18 +199,20 @@ class SuiteEvaluator:
             tokens=self.protocol.epochs * train.tokens,
             majority_class=data.train.majority_class() if task.kind == "tokens" else 0,
             apart=apart,
+            scale=scale,
         )
         about = {"sha256": data.sha256, "task": _settings(task), "labels": list(data.labels)}
-        key = json_hash([about, self.max_length, *self._differently(apart)])
+        key = json_hash([about, self.max_length, *self._differently(apart, scale)])
         jobs, cut = self._jobs(suite, shared, key), dict(writer.cut)
         return PreparedTask(task, data, about, key, jobs, cut, [*self._folds(data, shared, writer)])
 
-    def _differently(self, apart: bool) -> list[str]:
+    def _differently(self, apart: bool, scale: LabelScale) -> list[str]:
         """In what a task is fine-tuned otherwise than by earlier versions, to which it is new."""
         if self.protocol.probe is not None:
             return []
         own = set(self.backbone.dropouts().values())
-        return [COMPARED] * apart + [DROPOUT] * (not own <= {self.protocol.dropout})
+        dropout = [DROPOUT] * (not own <= {self.protocol.dropout})
+        return [COMPARED] * apart + dropout + [SCALED] * bool(scale)
 
     def _folds(self, data: TaskData, whole: FinetuneTask, writer: SplitWriter) -> Iterator[Fold]:
         """Tokenize the parts of a task that is cross-validated."""

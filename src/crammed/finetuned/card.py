@@ -17,6 +17,10 @@ _APART = (
     "It encodes the two texts separately and compares them. `transformers` has no class for this "
     "and loads only the encoder, so use this command to predict."
 )
+_SCALED = (
+    "The model computes standardized values: multiply its output by {0.deviation:.6g} and add "
+    "{0.mean:.6g}, as this command does."
+)
 
 
 def describe(description: Description, judged: Judged, *, trust: bool) -> str:
@@ -40,6 +44,7 @@ def describe(description: Description, judged: Judged, *, trust: bool) -> str:
         f"The weights are those of seed {description.seed + 1}, whose score is the median. Inputs "
         f"are truncated at {description.max_length} tokens.{_folds(task)}",
         *([_APART] if description.apart else []),
+        *([_SCALED.format(scale)] if (scale := description.scale) else []),
         "",
         "```sh",
         f"crammed predict path/to/this/folder{allow} --data rows.csv",

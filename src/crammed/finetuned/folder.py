@@ -14,6 +14,7 @@ from crammed.config.base import Later
 from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface import WRAPPED
 from crammed.evaluation.backbones.huggingface_files import copy_all_but_weights, single_precision
+from crammed.evaluation.finetuning.task import LabelScale
 from crammed.files.regular import read_text
 from crammed.files.writing import write_json
 from crammed.model.trained import save_weights
@@ -41,6 +42,7 @@ class Description(Section):
         max_length: tokens at which sequences are truncated.
         majority: for kind tokens, the class predicted for truncated words.
         apart: whether each of two texts is read by itself.
+        scale: for kind regression, what turns the model's output into a value.
         encoder: name of the encoder that was fine-tuned.
         seed: which of the seeds, from 0, has the median score.
         scores: the scores of its task, as `crammed evaluate` has them.
@@ -51,6 +53,7 @@ class Description(Section):
     max_length: PositiveInt
     majority: int = 0
     apart: Annotated[bool, Later()] = False
+    scale: Annotated[LabelScale, Later()] = LabelScale()
     encoder: str
     seed: int
     scores: dict[str, Any]

@@ -16,6 +16,7 @@ from crammed.errors import CrammedError, InputError
 from crammed.evaluation.backbones.huggingface_files import find
 from crammed.evaluation.evaluation import Request, evaluate
 from crammed.evaluation.finetuning.arrays import load_arrays
+from crammed.evaluation.finetuning.task import LabelScale
 from crammed.evaluation.folder import default_folder, read_outputs
 from crammed.evaluation.protocol import protocol_for
 from crammed.evaluation.scores.judged import Judged
@@ -119,6 +120,7 @@ def _description(
         max_length=result["max_length"],
         majority=data.train.majority_class() if task.kind == "tokens" else 0,
         apart=apart,
+        scale=LabelScale.of(task.kind, data.train.labels),
         encoder=Path(model).resolve().name if has_trained_model(Path(model)) else result["model"],
         seed=result["seed"],
         scores={name: scores[name] for name in task.numbers if name in scores},
@@ -150,7 +152,9 @@ def _judged(
     assert loaded is not None, "it was written with the weights"
     judged = loaded[0][name]
     difference = float(np.abs(outputs - judged).max())
-    if not difference <= TOLERANCE * max(1.0, float(np.abs(judged).max())):
+    scale = predictor.description.scale
+    largest = max(scale.deviation, float(np.abs(judged - scale.mean).max()))
+    if not difference <= TOLERANCE * largest + 1e-6 * abs(scale.mean):  # the last is rounding
         raise CrammedError(
             f"the saved model's outputs differ by {difference:.3g} from those before saving: "
             "the model was discarded"

@@ -108,7 +108,7 @@ class Predictor:
         labels = np.zeros(len(rows) if counts is None else int(counts.sum()), np.float32)
         device = self.numerics.device
         encoded = EncodedSplit(tokens, labels, sequences, self.backbone.pad, device, counts)
-        outputs = predict(self.model, encoded, self.numerics)
+        outputs = self.description.scale.undone(predict(self.model, encoded, self.numerics))
         if not np.isfinite(outputs).all():
             raise InputError(f"{self.backbone.name} computes no finite numbers: fine-tune again")
         if counts is None:

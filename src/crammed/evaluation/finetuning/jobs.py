@@ -337,7 +337,7 @@ def _outputs(
     """A model's outputs for the rows of a split, or, for kind tokens, for its words."""
     tokens, labels, counts = split.read()
     rows = EncodedSplit(tokens, labels, split.choices, pad, numerics.device, counts)
-    outputs = predict(model, rows, numerics)
+    outputs = task.scale.undone(predict(model, rows, numerics))
     if not np.isfinite(outputs).all():
         raise ValueError("fine-tuning diverged: outputs are not finite")
     return outputs if counts is None else of_words(outputs, tokens, counts, task.majority_class)

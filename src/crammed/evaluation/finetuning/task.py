@@ -11,11 +11,46 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crammed.config import Section
+from crammed.config.base import PositiveFloat
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.tokens import Tokenized
 from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
 from crammed.tasks.rows import Rows, Texts
 from crammed.tasks.task import Task, TaskKind
+
+SCALED = "labels outside -10 to 10"
+"""What is fine-tuned on a `LabelScale`, and was not in earlier versions."""
+
+
+class LabelScale(Section):
+    """Mean and deviation of labels of kind regression, on which models are fine-tuned as 0 and 1.
+
+    In each step an output moves by little more than the learning rate, and would never reach labels
+    such as prices. Those from -10 to 10, such as STS-B's, are not scaled.
+    """
+
+    mean: float = 0.0
+    deviation: PositiveFloat = 1.0
+
+    @classmethod
+    def of(cls, kind: TaskKind, labels: NDArray[np.float32]) -> LabelScale:
+        """The scale of a task with these training labels."""
+        if kind != "regression" or np.abs(labels).max() <= 10.0:
+            return cls()
+        exact = labels.astype(np.float64)
+        return cls(mean=float(exact.mean()), deviation=float(exact.std()))
+
+    def __bool__(self) -> bool:
+        return self != LabelScale()
+
+    def scaled(self, labels: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What is fine-tuned on in place of labels."""
+        return (labels - self.mean) / self.deviation if self else labels
+
+    def undone(self, outputs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Outputs of a model on the scale of the labels."""
+        return outputs * self.deviation + self.mean if self else outputs
 
 
 @dataclass(frozen=True)
@@ -81,6 +116,7 @@ class FinetuneTask:
         tokens: how many tokens one job trains on.
         majority_class: for kind tokens, the class predicted for truncated words.
         apart: whether each of two texts that have a label together is a sequence of its own.
+        scale: of the labels that are fine-tuned on; outputs are on that of the data.
     """
 
     name: str
@@ -92,6 +128,7 @@ class FinetuneTask:
     tokens: int
     majority_class: int = 0
     apart: bool = False
+    scale: LabelScale = field(default_factory=LabelScale)
 
 
 @dataclass(frozen=True)
@@ -100,6 +137,7 @@ class SplitWriter:
 
     Attributes:
         apart: whether each of two texts is a sequence of its own.
+        scale: of the labels that are written.
         cut: how many sequences of each split were truncated.
     """
 
@@ -108,6 +146,7 @@ class SplitWriter:
     max_length: int
     scratch: Path
     apart: bool
+    scale: LabelScale
     cut: dict[str, int] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=count)
 
@@ -117,7 +156,7 @@ class SplitWriter:
         tokens = self.backbone.tokenize(texts, self.max_length, words=words)
         counts = np.array([len(texts) for texts in rows.texts], np.int64) if words else None
         written = TokenizedSplit(self.scratch / f"{next(self._numbers)}.npz", sequences)
-        written.write(tokens, rows.labels, counts)
+        written.write(tokens, self.scale.scaled(rows.labels), counts)
         self.cut[split] = tokens.cut
         return written
 
