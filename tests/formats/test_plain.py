@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import random
 import tracemalloc
 from pathlib import Path
@@ -174,6 +175,7 @@ def test_blocks_hold_what_the_whole_file_does(
     monkeypatch.setattr(lines, "LARGEST", limit)
     draw = random.Random(limit)
     pieces = ["a", "b b", "", "", " \t", "long " * 20, "\xe9t\xe9", "\xe9" * 15, "x" * 200]
+    pieces += ["\u3000", "\u00a0", "\x0b\x1c\x85\u2028", " " * 200]
     text = ends.join(draw.choices(pieces, k=300))
     data = text.encode().replace(b"b b", b"b \xff", 3)
     (tmp_path / "a.txt").write_bytes(data)
@@ -193,6 +195,28 @@ def test_blocks_hold_what_the_whole_file_does(
         assert found == texts
         assert (faults.records, faults.first) == (whole.records, whole.first)
         assert len(blocks) > 1 or size == 10_000
+
+
+@pytest.mark.parametrize("blank", ["\u00a0", "\u3000\u3000", " \u2003"])
+def test_lines_that_only_unicode_calls_blank_end_blocks(
+    tmp_path: Path, blank: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is lost that is longer than a document may be, nor of what comes before damage."""
+    texts = _sentences(3_000)
+    data = f"\n{blank}\n".join(texts).encode()
+    file, cut = (File(tmp_path / name, name) for name in ("a.txt", "a.txt.gz"))
+    file.path.write_bytes(data)
+    assert choose_documents(file) == "blank-line"
+    whole = gzip.compress(data)
+    cut.path.write_bytes(whole[: len(whole) * 2 // 3])
+    options = ReadOptions(documents="blank-line")
+    (block,) = itertools.islice(line_blocks(cut, 1 << 20, to_blank_line=True, plain=True), 1)
+    found = list(read_block(block, cut, ".txt", options))
+    assert found == texts[: len(found)]
+    assert len(found) > 1_000
+    monkeypatch.setattr(lines, "LARGEST", 500)
+    blocks = list(line_blocks(file, 1_000, to_blank_line=True, plain=True))
+    assert [text for each in blocks for text in read_block(each, file, ".txt", options)] == texts
 
 
 @pytest.mark.parametrize("suffix", [each for each in COMPRESS if each])

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from crammed.formats import lines
 from crammed.formats.lines import File, open_lines, read_line
 from crammed.formats.streams import BUFFER, Tap
-
-_END = re.compile(rb"\n")
-_BLANK = re.compile(rb"\n[ \t\r]*\n")
 
 
 @dataclass(frozen=True)
@@ -58,8 +54,7 @@ def line_blocks(
             data = gathered.getvalue()
             del gathered
             if fault is not None:
-                ends = [found.end() for found in (_BLANK if to_blank_line else _END).finditer(data)]
-                data = data[: ends[-1] if ends else 0]
+                data = data[: _last_end(data, to_blank_line=to_blank_line)]
             if data:
                 yield LineBlock(data, first)
             elif fault is None:
@@ -83,6 +78,22 @@ def _pieces(
     while line := read_line(stream):
         yield line if left > 0 else b"", 1
         left -= len(line.decode(errors="ignore"))  # in characters, as `plain.divide` counts
-        if not (to_blank_line and (begin + line).strip()):
+        if not to_blank_line or _is_blank(begin + line):
             return
         begin = b""
+
+
+def _last_end(data: bytes, *, to_blank_line: bool) -> int:
+    """Where the last whole line of some data ends, or the last blank one; 0 if there is none."""
+    end = data.rfind(b"\n") + 1
+    while to_blank_line and end:
+        begin = data.rfind(b"\n", 0, end - 1) + 1
+        if _is_blank(data[begin:end]):
+            break
+        end = begin
+    return end
+
+
+def _is_blank(line: bytes) -> bool:
+    """Whether a line separates documents for `plain.divide`, which knows all of Unicode's space."""
+    return len(line) <= lines.LARGEST and not line.decode(errors="replace").strip()
