@@ -210,3 +210,20 @@ def test_a_cell_that_nothing_ends_does_not_fill_the_memory(
         assert wrong in refusal(tmp_path / name)
     (tmp_path / name).write_text("text\n" + letters[:-1] * 9 + "\n")
     assert f"{name}, line 2: longer than 2,000 bytes" in refusal(tmp_path / name)
+
+
+def test_a_cell_that_is_not_closed_is_named_by_its_first_line(tmp_path: Path) -> None:
+    """All lines that it takes in are counted, up to the next quotation mark or the last line."""
+    written = ["text,n", *(f"One more,{number}" for number in range(2, 1_001))]
+    written[2] = f'"{written[2]}'
+    file = tmp_path / "a.csv"
+    for lost in (998, 498):
+        if lost == 498:
+            written[499] = 'He said "no",500'
+        file.write_text("\n".join(written))
+        place = f"a.csv, line 3: a broken row of {lost} lines ("
+        assert place in refusal(file)
+        faults = Faults(skip=True)
+        texts = list(opened(file).parts[0].documents(faults))
+        assert (faults.records, len(texts)) == (lost, 999 - lost)
+        assert place in faults.first

@@ -358,7 +358,7 @@ def test_quotation_marks_in_tables(tmp_path: Path, suffix: str) -> None:
             "line 2: 3 cells in a row, but 2 columns in the first line; a cell that contains a "
             "semicolon must be in quotation marks",
         ),
-        ('text,n\n"never closed,1\nb,2\n', "line 3: a broken row"),
+        ('text,n\n"never closed,1\nb,2\n', "line 2: a broken row of 2 lines ("),
         ('text,n\n"a "word" here",1\n', "line 2: a broken row"),
     ],
 )

@@ -45,8 +45,8 @@ class Faults:
     """What to do about damaged records: stop at the first, or leave them out and count them.
 
     Attributes:
-        records: records left out. What follows damage that nothing can be read after counts as one,
-            unless the file says how many there are.
+        records: records left out, or lines of a broken row. What follows damage that nothing can be
+            read after counts as one, unless the file says how many there are.
         first: what is wrong with the first of them.
         ignored: number of files of unknown formats in archives, by suffix.
     """

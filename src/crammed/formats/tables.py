@@ -107,13 +107,14 @@ class _Lines:
 
 
 Rows = Iterator[tuple[int, list[str]]]
-"""Cells, with the number of the last line that they are from."""
+"""Cells, with the number of the first line that they are from."""
 
 
 def _quoted_rows(numbered: Numbered, delimiter: str, file: File, faults: Faults) -> Rows:
     source = _Lines(numbered)
     reader = csv.reader(source, delimiter=delimiter, strict=True)
     while True:
+        first, lost = source.number + 1, 1
         cells: list[str] = []
         broken = None
         try:
@@ -121,14 +122,16 @@ def _quoted_rows(numbered: Numbered, delimiter: str, file: File, faults: Faults)
         except StopIteration:
             return
         except csv.Error as error:
+            lost = source.number - first + 1
+            over = f" of {lost:,} lines" if lost > 1 else ""
             broken = InputError(
-                f"{file.shown}, line {source.number}: a broken row ({error}); cells with quotation "
+                f"{file.shown}, line {first}: a broken row{over} ({error}); cells with quotation "
                 'marks or line breaks must be quoted, as in "a ""word"" here"'
             )
         if (fault := source.take_fault() or broken) is None:
-            yield source.number, cells
-        else:
-            faults.found(fault)
+            yield first, cells
+        else:  # a quotation mark that is not closed takes in rows that come after it
+            faults.found(fault, lost)
 
 
 def _plain_rows(numbered: Numbered, faults: Faults) -> Rows:
