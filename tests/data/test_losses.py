@@ -11,6 +11,7 @@ from crammed.data.tokenization.losses import (
     has_no_spaces,
     lost_characters,
     remarks,
+    sample_of,
 )
 from crammed.data.tokenization.training import train_from_words
 
@@ -96,3 +97,13 @@ def test_unigram_is_suggested_where_word_pieces_would_be_cut_from_phrases() -> N
     assert not said("plain words " * 5)
     assert not said(THAI * 5, kind="unigram")
     assert not said(THAI * 5, file="tokenizer.json")
+
+
+def test_a_sample_is_of_all_parts_of_all_texts() -> None:
+    assert sample_of(["plain words", THAI], 99) == f"plain words {THAI}"
+    texts = ["plain words of English " * 100] * 600 + [THAI * 9] * 600 + ["x" * 400_000]
+    some = sample_of(texts, sum(map(len, texts)))
+    assert 0.9 < len(some) / 200_000 < 1.1
+    for part in ("plain", THAI[:9], "x"):
+        share = sum(text.count(part) for text in texts) / sum(map(len, texts))
+        assert some.count(part) / len(some) == pytest.approx(share, rel=0.2)

@@ -17,7 +17,7 @@ import pytest
 
 from crammed.data import shards
 from crammed.data.corpus import Corpus
-from crammed.data.heldout import heldout_texts, rows_of_corpus
+from crammed.data.heldout import heldout_documents, heldout_texts, rows_of_corpus
 from crammed.data.preparing.manifest import changed_files
 from crammed.data.show import describe_corpus
 from crammed.data.tokenization.tokenizer import CLS, SEP
@@ -28,7 +28,7 @@ from support.command import dying, python
 from support.corpora import prepared, tokens_of
 from support.reading import Cleaning
 from support.samples import tarred, zipped
-from support.text import documents, tiny, write_jsonl, write_rows
+from support.text import documents, sentences, tiny, write_jsonl, write_rows
 
 
 @pytest.mark.parametrize("sep", [True, False])
@@ -349,6 +349,18 @@ def test_characters_that_the_tokenizer_drops_are_reported(tmp_path: Path) -> Non
         prepared(out, source, override, progress=Progress(said))
         words = "tokenizer.strip_accents=false keeps them"
         assert (words in said.getvalue()) == stripped
+
+
+def test_what_is_dropped_of_a_later_source_is_reported(tmp_path: Path) -> None:
+    english = write_jsonl(tmp_path / "english.jsonl", sentences(2_600))
+    hindi = write_jsonl(tmp_path / "hindi.jsonl", (f"{n} यह एक छोटा वाक्य है।" for n in range(300)))
+    said = io.StringIO()
+    words = ["data.heldout_fraction=0.5", "data.heldout_copies=keep", "tokenizer.ascii_only=true"]
+    made = prepared(tmp_path / "out", [english, hindi], *words, progress=Progress(said))
+    sources = Counter(source for _, source in heldout_documents(made.heldout))
+    assert list(sources) == ["english.jsonl", "hindi.jsonl"]
+    assert sources["english.jsonl"] > 1_000
+    assert "tokenizer.ascii_only=false keep" in said.getvalue()
 
 
 def test_ignored_files_are_reported(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -55,7 +54,7 @@ from crammed.data.preparing.workfolder import is_whole, refusals_of, remove_left
 from crammed.data.shards import read_done, write_done
 from crammed.data.statistics import Statistics
 from crammed.data.tokenization.encoding import CorpusTokenizer
-from crammed.data.tokenization.losses import remarks
+from crammed.data.tokenization.losses import remarks, sample_of
 from crammed.data.tokenization.named import named_tokenizer
 from crammed.data.tokenization.tokenizer import to_json
 from crammed.data.tokenization.training import train_from_texts, train_from_words
@@ -221,7 +220,7 @@ class _Preparation:
             self.progress.line(f"mix  {line}")
         shards = _SelectedShards(text, mixed.selection, made)
         self._write_heldout(corpus, shards, mixed.selection)
-        tokenizer = self._tokenizer(corpus, shards)
+        tokenizer = self._tokenizer(corpus, shards, mixed.selection.heldout_characters)
         packed, left_out, statistics = self._pack(corpus, shards, characters, mixed.repeats)
         self._store_orders(corpus, tokenizer, statistics)
         results = StageResults(text, mixed, tokenizer, packed, statistics, left_out, self.given)
@@ -294,8 +293,12 @@ class _Preparation:
             own = (shard_files.shard_file(each.out, "heldout.jsonl") for each in shards)
             write_gzip(file, (lines.read_bytes() for lines in own))
 
-    def _tokenizer(self, corpus: Path, shards: Sequence[SelectedShard]) -> Tokenizer:
-        """Train the tokenizer unless it is supplied or already trained; say what it loses."""
+    def _tokenizer(self, corpus: Path, shards: Sequence[SelectedShard], held: int) -> Tokenizer:
+        """Train the tokenizer unless it is supplied or already trained; say what it loses.
+
+        Args:
+            held: characters held out, of which some are looked at.
+        """
         file, mark = corpus / "tokenizer.json", corpus.with_name("tokenizer.done.json")
         done = read_done(mark)
         if done is None or not file.exists() or sha256(file) != done["sha256"]:
@@ -303,8 +306,8 @@ class _Preparation:
             write_done(mark, {"sha256": sha256(file)})
             release_memory()
         tokenizer = Tokenizer.from_file(str(file))
-        beginning = " ".join(islice(heldout_texts(corpus / "heldout.jsonl.gz"), 1000))[:200_000]
-        for remark in remarks(tokenizer, beginning, self.tokenizer_config):
+        some = sample_of(heldout_texts(corpus / "heldout.jsonl.gz"), held)
+        for remark in remarks(tokenizer, some, self.tokenizer_config):
             self.progress.line(f"tokenizer  {remark}")
         return tokenizer
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
@@ -16,8 +17,21 @@ _LONG_WORD, _MANY_LETTERS = 20, 0.2
 """Text with more than this share of its letters in words longer than this puts no spaces between
 words: of Thai letters, half are; of German or Finnish ones, one in a hundred."""
 _EXAMPLES = 8
+_SAMPLED, _PASSAGE = 200_000, 200  # characters
 _JOINERS = "\u200c\u200d"
 """Zero-width characters that change how words of Persian or Malayalam, for instance, are read."""
+
+
+def sample_of(texts: Iterable[str], characters: int) -> str:
+    """About 200,000 characters in short passages from anywhere in the texts, or else all of them.
+
+    Args:
+        characters: how many the texts have, about.
+    """
+    passages = (text[at : at + _PASSAGE] for text in texts for at in range(0, len(text), _PASSAGE))
+    share = _SAMPLED / max(1, characters)
+    draw = random.Random(0)
+    return " ".join(passage for passage in passages if draw.random() < share)
 
 
 def remarks(tokenizer: Tokenizer, text: str, config: TokenizerConfig) -> Iterator[str]:
