@@ -218,6 +218,20 @@ def test_truncated_and_corrupt_compression(tmp_path: Path, suffix: str) -> None:
     assert "cannot be read" in refusal(junk)
 
 
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+def test_what_follows_a_compressed_stream_is_read_or_refused(tmp_path: Path, suffix: str) -> None:
+    first, second = (COMPRESS[suffix](json_lines([{"text": text}])) for text in ("one", "two"))
+    file = tmp_path / f"a.jsonl{suffix}"
+    for padding in (b"", b"\0" * 4, b"\0" * 200_000)[: 1 if suffix == ".zst" else 3]:
+        file.write_bytes(first + padding + second + padding)
+        assert read(file) == ["one", "two"]
+    broken = bytes([second[0] ^ 1]) + second[1:]
+    for rest in (broken, b"\0\0\0\0" + broken, second[:3], second[:-20] + b"\xff" * 20, b"more"):
+        file.write_bytes(first + rest)
+        assert f"a.jsonl{suffix} cannot be read to its end" in refusal(file)
+        assert read(file, unreadable="skip") == ["one"]
+
+
 @pytest.mark.parametrize("suffix", WHOLE)
 def test_damaged_tables(tmp_path: Path, suffix: str) -> None:
     whole = FORMATS[suffix]([{"text": f"line {n * n}"} for n in range(9999)])

@@ -25,6 +25,7 @@ _BEGINNINGS = {
     ".zst": re.compile(rb"\x28\xb5\x2f\xfd"),
 }
 COMPRESSIONS = tuple(_BEGINNINGS)
+_Decompressor = bz2.BZ2Decompressor | lzma.LZMADecompressor
 
 _WIDE = {
     b"\xff\xfe\x00\x00": "utf-32",
@@ -85,8 +86,9 @@ def decompressed(source: io.RawIOBase, suffix: str) -> Any:
         buffered = io.BufferedReader(source, _READ)
     if suffix == ".zst":
         return pa.input_stream(buffered, compression="zstd")
-    openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-    return openers[suffix](buffered, "rb")
+    if suffix == ".gz":
+        return gzip.open(buffered, "rb")
+    return _Unpacked(buffered, bz2.BZ2Decompressor if suffix == ".bz2" else lzma.LZMADecompressor)
 
 
 def is_stored_as_read(content: bytes, suffix: str) -> bool:
@@ -142,6 +144,42 @@ def with_line_feeds(stream: io.BufferedReader, *, always: bool) -> io.BufferedRe
 
 def _translated(stream: BinaryIO, translate: Callable[[bytes], bytes]) -> io.BufferedReader:
     return io.BufferedReader(_Translated(stream, translate), BUFFER)
+
+
+class _Unpacked(io.RawIOBase):
+    """The content of a .bz2 or .xz file, whose streams follow one another.
+
+    Where what follows a stream begins no other, Python's own readers leave out the rest silently.
+    """
+
+    def __init__(self, source: BinaryIO, new: Callable[[], _Decompressor]) -> None:
+        self._source = source
+        self._new = new
+        self._stream = new()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        content = b""
+        while not content:
+            data = b""
+            if self._stream.eof:
+                if not (data := self._rest()):
+                    return 0
+                self._stream = self._new()
+            elif self._stream.needs_input and not (data := self._source.read(BUFFER)):
+                raise EOFError("its last compressed stream is cut off")
+            content = self._stream.decompress(data, len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def _rest(self) -> bytes:
+        """Some of what follows the stream and any zeros behind it, which are padding."""
+        data = self._stream.unused_data
+        while not (rest := data.lstrip(b"\0")) and (data := self._source.read(BUFFER)):
+            pass
+        return rest
 
 
 class _Translated(io.RawIOBase):
