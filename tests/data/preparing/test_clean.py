@@ -89,6 +89,8 @@ def reference_normalise(text: str) -> str:
     for place, character in enumerate(text):
         if character == "\r":
             kept.append("\n" if text[place + 1 : place + 2] != "\n" else "")
+        elif character in "\x0b\x0c\x1c\x1d\x1e\x85":
+            kept.append("\n")
         elif unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t":
             continue
         elif character not in "\u200b\u2060\ufeff\ufffd":
@@ -102,17 +104,24 @@ def reference_normalise(text: str) -> str:
 
 
 ODD = (
-    "a eé\u0301\u1100\u1161\u00a0\u2028😀\r\n\t\x00\x0b\x1f\x7f\x85\x9f"
+    "a eé\u0301\u1100\u1161\u00a0\u2028😀\r\n\t\x00\x0b\x1e\x1f\x7f\x85\x9f"
     "\u200b\u200d\u2060\ufeff\ufffd\ud800\udfff"
 )
 
 
-@given(st.one_of(st.text(ODD), st.text("a \t\r\n\x00\x7f"), st.text(st.characters())))
+@given(st.one_of(st.text(ODD), st.text("a \t\r\n\x00\x0c\x7f"), st.text(st.characters())))
 @example("a\r\r\n \n\t\n b  ")
 @example("e\u200b\u0301")
 def test_unicode_equals_its_reference(text: str) -> None:
     assert normalise(text) == reference_normalise(text)
     assert normalise(normalise(text)) == normalise(text)
+
+
+def test_control_characters_that_separate_words_become_line_breaks() -> None:
+    for mark in "\x0b\x0c\x1c\x1d\x1e\x85":
+        for word in ("Body", "K\u00f6rper", "\u0926\u0947\u0939"):  # ASCII, Latin, many bytes
+            found = normalise(f"Heading {mark}{word * 20}")
+            assert found == normalise(found) == f"Heading\n{word * 20}"
 
 
 MARKS = "\u0301\u0323\u0327\u0345\u0344\u05b0\u0f73\u0f71\u3099\U0001e8d0"

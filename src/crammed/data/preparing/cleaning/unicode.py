@@ -7,10 +7,13 @@ from functools import cache
 from unicodedata import combining, normalize
 
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"  # category Cc except tab and newline
+_BREAKS = "\x0b\x0c\x1c\x1d\x1e\x85"  # those that `str.splitlines` takes for the end of a line
 _INVISIBLE = "\u200b\u2060\ufeff"  # not the joiners and marks of direction that scripts need
 _DAMAGED = "\ufffd\ud800-\udfff"  # undecodable bytes, lone surrogates
-_REMOVED = re.compile(f"[{_CONTROLS}{_INVISIBLE}{_DAMAGED}]")
-_REMOVED_ASCII = dict.fromkeys([*range(0x09), *range(0x0B, 0x20), 0x7F])
+_REMOVED = re.compile(f"[{_CONTROLS}{_INVISIBLE}{_DAMAGED}]")  # some for a line break
+_REMOVED_ASCII = {
+    n: "\n" if chr(n) in _BREAKS else None for n in (*range(0x09), *range(0x0B, 0x20), 0x7F)
+}
 _REMOVED_BYTES = bytes(_REMOVED_ASCII)
 _REMOVED_LATIN = re.compile(rb"\xc2[\x80-\x9f]")
 
@@ -18,9 +21,9 @@ _REMOVED_LATIN = re.compile(rb"\xc2[\x80-\x9f]")
 def normalise(text: str) -> str:
     r"""The text in normal form C, with \n for line breaks and without invisible characters.
 
-    Removes control characters other than tab and newline, zero-width spaces, word joiners, byte
-    order marks, U+FFFD, lone surrogates, and spaces at the end of lines. Applying it again changes
-    nothing.
+    Control characters that end lines, such as form feeds, become line breaks. Other ones than tab
+    and newline are removed, as are zero-width spaces, word joiners, byte order marks, U+FFFD, lone
+    surrogates, and spaces at the end of lines. Applying it again changes nothing.
     """
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -28,11 +31,15 @@ def normalise(text: str) -> str:
         text = text.translate(_REMOVED_ASCII)
     else:
         if not _looks_plain(text):
-            text = _marks_in_order(_REMOVED.sub("", text))
+            text = _marks_in_order(_REMOVED.sub(_instead, text))
         text = normalize("NFC", text)
     if " \n" in text or ("\t" in text and "\t\n" in text):  # the latter takes much longer
         text = "\n".join([line.rstrip(" \t") for line in text.split("\n")])
     return text.rstrip(" \t")
+
+
+def _instead(removed: re.Match[str]) -> str:
+    return "\n" if removed[0] in _BREAKS else ""
 
 
 def _looks_plain(text: str) -> bool:

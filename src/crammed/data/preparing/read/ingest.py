@@ -47,7 +47,7 @@ from crammed.machine.engine import Engine
 from crammed.quantity import progress_rate
 from crammed.terminal.progress import Progress
 
-SCHEMA = 5
+SCHEMA = 6
 """Version of the blocks; each version has folders of its own."""
 _LATER_STEPS = ("exact", "repeated", "substring", "max_tokens_per_character")
 """Cleaning settings that do not affect the blocks."""
