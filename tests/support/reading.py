@@ -15,7 +15,7 @@ from crammed.data.preparing.read.cleaned import CleanedText
 from crammed.data.preparing.read.ingest import read_and_clean
 from crammed.data.preparing.read.source import open_sources
 from crammed.machine.engine import Engine, Item, Result
-from crammed.terminal.progress import SILENT
+from crammed.terminal.progress import SILENT, Progress
 
 
 class ThisProcess:
@@ -34,9 +34,15 @@ def config_of(source: Path, **data: Any) -> DataConfig:
     return DataConfig.model_validate({"sources": [str(source)], **data})
 
 
-def read_source(source: Path, work: Path, engine: Engine | None = None, **data: Any) -> CleanedText:
+def read_source(
+    source: Path,
+    work: Path,
+    engine: Engine | None = None,
+    progress: Progress = SILENT,
+    **data: Any,
+) -> CleanedText:
     config = config_of(source, **data)
-    return read_and_clean(open_sources(config), config, work, engine or ThisProcess(), SILENT)
+    return read_and_clean(open_sources(config), config, work, engine or ThisProcess(), progress)
 
 
 def texts_of(text: CleanedText) -> list[list[str]]:

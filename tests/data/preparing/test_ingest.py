@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zipfile
@@ -25,6 +26,7 @@ from crammed.data.preparing.read.reading_job import (
 from crammed.data.preparing.read.source import open_sources
 from crammed.errors import InputError
 from crammed.machine.engine import Item, Result
+from crammed.terminal.progress import Progress
 from support.reading import Cleaning, ThisProcess, read_source, texts_of
 from support.samples import COMPRESS
 from support.text import documents, write_jsonl
@@ -235,6 +237,22 @@ def test_damaged_records_are_left_out_and_counted(
     assert text.documents == 2 * len(lines)
     assert sum(lost.records for lost in text.lost) == (count if large else 0)
     assert [each["part"] for each in text.skipped] == ([] if large else ["1.jsonl"])
+
+
+def test_many_files_that_are_skipped_are_told_of_in_few_lines(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    write_jsonl(folder / "good.jsonl", documents(10))
+    for number in range(50):
+        (folder / f"{number:02d}.jsonl").write_text("not json\n")
+    for new in (True, False):  # the second time, nothing is read
+        said = io.StringIO()
+        text = read_source(folder, tmp_path / "work", None, Progress(said), unreadable="skip")
+        assert (len(text.skipped), text.documents) == (50, 10)
+        lines = [line for line in said.getvalue().splitlines() if line.startswith("skipped  ")]
+        assert lines[-1] == "skipped  50 files in all"
+        shown = [line.partition(": ")[0] for line in lines[:-1]]
+        assert shown == [f"skipped  {number:02d}.jsonl" for number in range(10 if new else 0)]
 
 
 @pytest.mark.parametrize("kind", [ThisProcess, _Late])

@@ -52,7 +52,7 @@ SCHEMA = 6
 _LATER_STEPS = ("exact", "repeated", "substring", "max_tokens_per_character")
 """Cleaning settings that do not affect the blocks."""
 _MOST_SHOWN = 10
-"""Files whose damaged records are told of, each in a line."""
+"""Files that were skipped, or whose damaged records are told of, each in a line."""
 _FILE_COST = 2_000
 """Bytes of text that are read in the time that it takes to open a file."""
 
@@ -100,6 +100,8 @@ def read_and_clean(
     if text.ignored:
         every = sum((source.ignored for source in sources), text.ignored)
         progress.line(f"sources  {ignored_files(every)}")
+    if len(text.skipped) > _MOST_SHOWN:
+        progress.line(f"skipped  {len(text.skipped):,} files in all")
     for lost in text.lost[:_MOST_SHOWN]:
         progress.line(f"damaged  {lost.part}: {lost}")
     if len(text.lost) > _MOST_SHOWN:
@@ -147,6 +149,8 @@ class _Reader:
         self._skips = data.unreadable == "skip"
         self._folder = folder
         self._progress = progress
+        self._skipped = 0
+        """Files skipped so far."""
         self._read: Counter[int] = Counter()
         """Characters read so far of each source, by its place."""
         self._pending: deque[tuple[_Unit, int]] = deque()
@@ -223,7 +227,9 @@ class _Reader:
         for each in reading.skipped:
             if not self._skips:
                 raise InputError(each["why"])
-            self._progress.line(f"skipped  {each['part']}: {each['why']}")
+            if self._skipped < _MOST_SHOWN:
+                self._progress.line(f"skipped  {each['part']}: {each['why']}")
+            self._skipped += 1
         if reading.skipped and unit.large:
             unit.failed = True
             self._read[unit.blocks.source] -= unit.blocks.reading.characters
