@@ -79,7 +79,8 @@ def train_and_export(
         size = text_bytes(corpus.manifest["characters"], corpus.heldout)
         seconds = trained.charged_seconds
         early = early_end(config, corpus.vocab_size, corpus.rows, size, work, seconds)
-        short = ended_short(config, trained.u, trained.begun, early)
+        lost = trained.accounts.get("lost", 0.0)
+        short = ended_short(config, trained.u, trained.begun, early, lost)
         _say_how_it_ended(progress, early, short, epochs)
         final = _kept(run, corpus, trained, adaptation)
         heldout, by_source = _measure_heldout(run, corpus, device, trained, progress)

@@ -295,6 +295,32 @@ def test_a_run_that_reaches_the_end_of_its_schedule_does_not_end_short() -> None
     assert words.endswith("lower batch.rows and run nothing beside it")
 
 
+def test_a_run_that_lost_much_of_its_budget_says_so(
+    tmp_path: Path, corpus: Corpus, cpu: Device
+) -> None:
+    config, said = of_text("6s", "null"), io.StringIO()
+    with RunDir.open(tmp_path / "run", config) as run, Progress(said) as progress:
+        run.heartbeat(3.0)  # as of a process that was killed
+        train_and_export(run, corpus, cpu, progress)
+        printed = result(run.path)
+    words = printed["ended_short"]
+    assert words.startswith("3s of its 6s went to work that was lost, and only the rest to this")
+    assert f"note  {words}" in said.getvalue().splitlines()
+    assert ("note", words) in run_lines(printed)
+    assert words in write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
+
+
+def test_only_time_that_is_charged_is_lost() -> None:
+    config = of_text("1m")
+    assert ended_short(config, 1.0, 0.9, None, 2.9) is None
+    words = ended_short(config, 0.7, 0.0, None, 4.0)
+    assert words is not None
+    assert "nothing beside it; 4s of its 1m went to work" in words
+    assert ended_short(config, 1.0, 0.9, EarlyEnd.of(config, 1000, None, 16.0, 0.5), 4.0) is None
+    for other in (of_text("5updates"), of_text("1m", EPOCHS, "budget.charge=[step]")):
+        assert ended_short(other, 1.0, 0.0, None, 4.0) is None
+
+
 # ---- what is planned
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crammed.budget import Ledger
-from crammed.config import TrainConfig
 from crammed.training.agenda import Agenda
-from support.text import FakeClock
+from support.text import FakeClock, tiny
 
-TRAIN = TrainConfig(log_seconds=10.0, checkpoint_seconds=60.0, heldout_every=0.25)
+CONFIG = tiny(
+    "crammed",
+    "train.log_seconds=10.0",
+    "train.checkpoint_seconds=60.0",
+    "train.heldout_every=0.25",
+)
 
 
 class Scene:
@@ -22,7 +27,7 @@ class Scene:
         self.account = self.ledger.account("step")
         self.account.__enter__()
         self.agenda = Agenda(
-            TRAIN,
+            CONFIG,
             self.ledger,
             lambda seconds: self.ledger.charged() + seconds <= until,
             first=first,
@@ -72,6 +77,19 @@ def test_all_seconds_count_towards_a_checkpoint() -> None:
     with scene.agenda.saving():
         scene.clock.now += 100.0
     assert not scene.agenda.checkpoint_due()
+
+
+.mark.parametrize(
+    ("budget", "seconds"),
+    [("8m", 120.0), ("3m", 60.0), ("1m", 60.0), ("40m", 600.0), ("24h", 600.0), ("9tok", 600.0)],
+)
+def test_a_short_budget_of_time_has_checkpoints_too(budget: str, seconds: float) -> None:
+    assert tiny("crammed", budget={"limit": budget}).checkpoint_every() == seconds
+
+
+def test_a_run_that_asks_for_more_checkpoints_has_them() -> None:
+    often = tiny("crammed", "train.checkpoint_seconds=5", budget={"limit": "8m"})
+    assert often.checkpoint_every() == 5.0
 
 
 def test_what_cost_too_much_last_time_is_put_off_near_the_end() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import signal
 from pathlib import Path
@@ -142,6 +143,27 @@ def test_time_lost_in_a_crash_is_charged(tmp_path: Path, corpus: Corpus, cpu: De
     assert trained.charged_seconds == pytest.approx(100.0, abs=5.0)
     spent = sum(trained.accounts[a] for a in ("step", "data_wait", "log", "compile"))
     assert spent == pytest.approx(60.0, abs=5.0)
+
+
+.mark.parametrize(
+    ("lost", "said"),
+    [
+        (80.0, "1m 20s of its budget were lost when the process before it ended; to begin again, "),
+        (40.0, "40s of its budget were lost when the process before it ended\n"),
+        (0.5, None),
+    ],
+)
+def test_a_resume_says_how_much_of_the_budget_is_lost(
+    tmp_path: Path, corpus: Corpus, cpu: Device, lost: float, said: str | None
+) -> None:
+    config, printed = tiny("crammed", budget={"limit": "100s"}), io.StringIO()
+    with RunDir.open(tmp_path / "run", config) as run:
+        run.heartbeat(lost)
+    train(config, corpus, tmp_path / "run", cpu, Progress(printed), FakeClock(0.1))
+    if said is None:
+        assert "resumes after" not in printed.getvalue()
+    else:
+        assert f"pretraining  resumes after 0 updates; {said}" in printed.getvalue()
 
 
 def test_a_checkpoint_of_another_corpus_is_refused(

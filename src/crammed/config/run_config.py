@@ -343,6 +343,11 @@ class RunConfig(Section):
             return math.inf
         return self.budget.most_epochs * rows * self.data.row_length
 
+    def checkpoint_every(self) -> float:
+        """Seconds between checkpoints; see `TrainConfig.checkpoint_seconds`."""
+        seconds, limit = self.train.checkpoint_seconds, self.budget.limit
+        return min(seconds, max(60.0, limit.limit / 4)) if limit.kind == "time" else seconds
+
     def identity(self) -> str:
         """Hash of what determines the result: all but `compute`, `description` and `Divergence`."""
         kept = self.model_dump(mode="json", exclude={"compute", "description"})

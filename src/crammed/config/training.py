@@ -206,6 +206,7 @@ class TrainConfig(Section):
     It is not part of the model, and evaluation ignores it."""
     log_seconds: PositiveFloat = 2.0
     checkpoint_seconds: PositiveFloat = 600.0
+    """In a budget of time, a quarter of it at most, but a minute if that is more."""
     heldout_every: PositiveFloat | None = 0.1
     """Measure held-out loss after each such share of the budget; null: only at the end."""
     average: Annotated[OpenFraction | None, Later()] = None

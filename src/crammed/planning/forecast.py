@@ -141,7 +141,7 @@ def _play(
     planner = Planner(config, vocab_size, rows, ledger)
     with ledger.account("compile"):
         clock.now += speed.start + speed.compile
-    agenda = Agenda(config.train, ledger, planner.deadline.room_for)
+    agenda = Agenda(config, ledger, planner.deadline.room_for)
     seconds = {"log": speed.log, "heldout": speed.evaluate, "checkpoint": speed.checkpoint}
     with ledger.account("step"):
         while (update := planner.next(work)) is not None:

@@ -315,7 +315,7 @@ def _between_updates(
         recorder = Recorder(session, quiet)
         recorder.add(Update(0, 0, 1, 1.0, 0.5, once), nothing, nothing)
         took = {"log": timed(lambda: recorder.log(once, 0.0))}
-        if budget.kind == "time" and budget.limit > config.train.checkpoint_seconds:
+        if budget.kind == "time" and budget.limit > config.checkpoint_every():
             took["checkpoint"] = timed(lambda: Checkpoints(session).save(once))
         if "evaluate" in charge and corpus is not None and config.train.heldout_every is not None:
             meter = HeldoutMeter(session, corpus)

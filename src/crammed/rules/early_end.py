@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from crammed.budget import format_seconds
 from crammed.config import RunConfig
 from crammed.quantity import quantity
 
@@ -13,26 +14,46 @@ NEARLY_ALL = 0.995
 """A run that spends at least this share of its budget does not end early."""
 ENOUGH = 0.95
 """Below this progress of training, a run that one more update would take too far ends short."""
+MUCH_LOST = 0.05
+"""A run that lost a larger share of its budget of time ends short, too."""
 
 
-def ended_short(config: RunConfig, u: float, begun: float, early: EarlyEnd | None) -> str | None:
+def ended_short(
+    config: RunConfig, u: float, begun: float, early: EarlyEnd | None, lost: float = 0.0
+) -> str | None:
     """How training ended well before the end of its schedule, and what to do; None if it did not.
+
+    So does a run that lost much of its budget, though its schedule may be complete.
 
     Args:
         u: progress at the end of training.
         begun: the share of the budget that was spent when its first update began.
         early: how the end of the text ended the run, which is not short.
+        lost: seconds of work that was lost.
     """
-    trained = (u - begun) / (1.0 - begun)
-    if early is not None or trained >= ENOUGH:
+    if early is not None:
         return None
-    limit = config.budget.limit
-    alone = " and run nothing beside it" if limit.kind == "time" else ""
-    return (
-        f"training ended at {100 * trained:.0f} % of its schedule, before the learning rate had "
-        f"decayed: one more update did not fit into the {limit.part(1.0 - u)} left of "
-        f"{limit}; raise the budget or lower batch.rows{alone}"
-    )
+    limit, said = config.budget.limit, list[str]()
+    trained = (u - begun) / (1.0 - begun)
+    if trained < ENOUGH:
+        alone = " and run nothing beside it" if limit.kind == "time" else ""
+        said.append(
+            f"training ended at {100 * trained:.0f} % of its schedule, before the learning rate "
+            f"had decayed: one more update did not fit into the {limit.part(1.0 - u)} left of "
+            f"{limit}; raise the budget or lower batch.rows{alone}"
+        )
+    if lost_share(config, lost) > MUCH_LOST:
+        said.append(
+            f"{format_seconds(lost)} of its {limit} went to work that was lost, and only the rest "
+            "to this model; to train for all of it, choose another --out"
+        )
+    return "; ".join(said) or None
+
+
+def lost_share(config: RunConfig, seconds: float) -> float:
+    """The share of a budget of time that lost work was charged; 0 if nothing is charged for it."""
+    limit, charged = config.budget.limit, "lost" in config.budget.charge
+    return seconds / limit.limit if limit.kind == "time" and charged else 0.0
 
 
 def text_is_read(config: RunConfig, rows: int | None, tokens: int) -> bool:

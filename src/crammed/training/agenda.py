@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Literal
 
 from crammed.budget import Account, Ledger
-from crammed.config import TrainConfig
+from crammed.config import RunConfig
 
 TRAINING: tuple[Account, ...] = ("data_wait", "step", "log")
 """The accounts whose seconds count as training time, and towards the next log point."""
@@ -24,7 +24,7 @@ class Agenda:
     """Keeps track of when each thing was last done, and what it cost.
 
     A log point is due after the first update of a run and then every `log_seconds` of training, a
-    checkpoint every `checkpoint_seconds`, and a held-out measurement at each multiple of
+    checkpoint as often as `checkpoint_every` says, and a held-out measurement at each multiple of
     `heldout_every` that progress passes. Log points and checkpoints are skipped when less than
     twice the time of the last one is left.
 
@@ -36,17 +36,18 @@ class Agenda:
 
     def __init__(
         self,
-        train: TrainConfig,
+        config: RunConfig,
         ledger: Ledger,
         room_for: Callable[[float], bool],
         *,
         first: bool = True,
         heldout_u: float = 0.0,
     ) -> None:
-        self._train = train
+        self._train = config.train
+        self._save_after = config.checkpoint_every()
         self._ledger = ledger
         self._room_for = room_for
-        self._log_after = 0.0 if first else train.log_seconds
+        self._log_after = 0.0 if first else config.train.log_seconds
         self._logged = self._training_seconds()
         self._saved = ledger.wall()
         self._log_cost = self._checkpoint_cost = 0.0
@@ -79,9 +80,7 @@ class Agenda:
     def checkpoint_due(self) -> bool:
         """Whether it is time for a checkpoint."""
         waited = self._ledger.wall() - self._saved
-        return waited >= self._train.checkpoint_seconds and self._room_for(
-            2 * self._checkpoint_cost
-        )
+        return waited >= self._save_after and self._room_for(2 * self._checkpoint_cost)
 
     def booked(self, what: Due, u: float) -> AbstractContextManager[None]:
         """Book the work in the context as the thing that was due."""

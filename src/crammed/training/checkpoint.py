@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -154,11 +154,13 @@ class Loaded:
         state: the state of the generation, or of a new run if there is none.
         generation: the folder it is from; None if there is none.
         damaged: generations that were skipped, each with what is wrong with it.
+        lost: seconds of work that ended with an earlier process, which is not in the generation.
     """
 
     state: TrainState
     generation: Path | None = None
     damaged: tuple[str, ...] = ()
+    lost: float = 0.0
 
 
 def resume(run: RunDir, step: TrainStep, ledger: Ledger, corpus_sha256: str) -> Loaded:
@@ -181,7 +183,7 @@ def resume(run: RunDir, step: TrainStep, ledger: Ledger, corpus_sha256: str) -> 
     ledger.restore(saved.accounts, lost)
     if saved.work.updates or lost:
         run.event("resume", update=saved.work.updates, lost_s=lost)
-    return loaded
+    return replace(loaded, lost=lost)
 
 
 def load_checkpoint(folder: Path, step: TrainStep, corpus_sha256: str) -> Loaded:

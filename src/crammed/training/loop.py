@@ -15,15 +15,17 @@ from typing import Any
 
 import torch
 
-from crammed.budget import Clock, Ledger, Work
+from crammed.budget import Clock, Ledger, Work, format_seconds
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus, RowStream
 from crammed.errors import Diverged, InputError
 from crammed.machine.device import Device
+from crammed.quantity import counted
+from crammed.rules.early_end import lost_share
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import Progress
 from crammed.training.agenda import Agenda
-from crammed.training.checkpoint import End, TrainState, resume
+from crammed.training.checkpoint import End, Loaded, TrainState, resume
 from crammed.training.distributed import (
     Group,
     LeadingStep,
@@ -41,6 +43,8 @@ from crammed.training.update.step import TrainStep
 from crammed.training.upkeep import Upkeep
 
 Build = Callable[[RunConfig, Corpus, Device], TrainStep]
+NOTABLE = 0.01
+"""Share of a budget of time from which on its loss is said; a saved stop loses less."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,7 @@ def pretrain(
     config = with_lanes(config, run, device, progress)
     alone = build(config, corpus, device)
     loaded = resume(run, alone, ledger, corpus.sha256)
-    for words in loaded.damaged:
-        progress.line(f"checkpoint  {words}: resuming from {loaded.generation}")
+    _say_resumed(loaded, config, progress)
     note_processes(run, group, progress, resumed=loaded.state.work.updates > 0)
     planner = Planner(config, corpus.vocab_size, corpus.rows, ledger, device.synchronize)
     planner.go_on(loaded.state.detour, loaded.state.rows, loaded.state.begun)
@@ -123,11 +126,26 @@ def pretrain(
         with ledger.account("setup"):
             new, heldout_u = work.updates == 0, loaded.state.heldout_u
             room_for = planner.deadline.room_for
-            agenda = Agenda(config.train, ledger, room_for, first=new, heldout_u=heldout_u)
+            agenda = Agenda(config, ledger, room_for, first=new, heldout_u=heldout_u)
             session = Session(run, alone, ledger, planner, agenda, corpus.sha256)
             upkeep = Upkeep(session, corpus, loaded.generation, task, group, signals)
         state, end = _train_to_the_end(work, stream, step, session, upkeep)
         return Trained.of(alone.model, state, end)
+
+
+def _say_resumed(loaded: Loaded, config: RunConfig, progress: Progress) -> None:
+    """Say which checkpoints are damaged, and how much of a budget of time is lost."""
+    for words in loaded.damaged:
+        progress.line(f"checkpoint  {words}: resuming from {loaded.generation}")
+    share = lost_share(config, loaded.lost)
+    if share > NOTABLE:
+        begin = loaded.generation is None and share > 0.5
+        again = "; to begin again, choose another --out" if begin else ""
+        progress.line(
+            f"pretraining  resumes after {counted(loaded.state.work.updates, 'update')}; "
+            f"{format_seconds(loaded.lost)} of its budget were lost when the process before it "
+            f"ended{again}"
+        )
 
 
 def _train_to_the_end(

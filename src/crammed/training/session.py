@@ -33,5 +33,5 @@ class Session:
         """A session outside of training, whose budget never ends."""
         ledger = Ledger(()) if ledger is None else ledger
         planner = Planner(run.config, step.model.encoder.tokens.num_embeddings, None, ledger)
-        agenda = Agenda(run.config.train, ledger, lambda seconds: True)
+        agenda = Agenda(run.config, ledger, lambda seconds: True)
         return cls(run, step, ledger, planner, agenda, corpus_sha256)
