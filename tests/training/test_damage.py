@@ -54,6 +54,24 @@ def checkpoints(step: TrainStep, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return run.checkpoints
 
 
+@pytest.mark.parametrize(
+    "words", [(), ("optim.name=nadam",), ("optim.name=library", "optim.of=SOAP")], ids=len
+)
+def test_nothing_that_was_read_stays_mapped(
+    tmp_path: Path, cpu: Device, words: tuple[str, ...]
+) -> None:
+    """On NFS, a folder whose files are mapped cannot be deleted."""
+    config = tiny("crammed", "model.layers=1", "model.width=16", "model.head_dim=8", *words)
+    step = build(config, 256, SPECIALS, cpu)
+    for parameter in step.parameters:
+        parameter.grad = torch.full_like(parameter, 0.1)
+    step.apply(1.0)
+    with RunDir.open(tmp_path / "run", config) as run:
+        Checkpoints(Session.untimed(run, step)).save(Work(1, 8, 256, 1e6))
+    assert load_checkpoint(run.checkpoints, step, "").generation is not None
+    assert str(run.checkpoints) not in Path("/proc/self/maps").read_text("utf-8")
+
+
 @pytest.fixture(scope="module")
 def final(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run directory with nothing but its final model."""

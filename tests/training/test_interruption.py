@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -191,3 +193,19 @@ def test_a_checkpoint_removes_what_a_killed_process_left_of_another(
         (left / "model.safetensors").write_bytes(b"the first half")
         pretrain(config, corpus, run, cpu, SILENT)
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-00000002"]
+
+
+def test_a_generation_that_cannot_be_deleted_ends_nothing(
+    tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = shutil.rmtree
+
+    def busy(path: Path, *given: Any, **named: Any) -> None:
+        if Path(path).name.startswith("step-"):
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")
+        original(path, *given, **named)
+
+    monkeypatch.setattr(shutil, "rmtree", busy)
+    config = tiny("crammed", "train.checkpoint_seconds=1e-9", budget={"limit": "4updates"})
+    assert train(config, corpus, tmp_path / "run", cpu).work.updates == 4
+    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) > 2

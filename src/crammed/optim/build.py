@@ -74,8 +74,8 @@ class Optimizers:
         group = self._group_of[parameter]
         # Without fusing, the host needs single numbers to decide what to launch: they stay there.
         stays = set() if group.get("fused") else {"step", "mu_product"}
-        self.state[parameter] = {
-            key: value if key in stays else value.to(parameter.device)
+        self.state[parameter] = {  # copies: what was read may be a file that is mapped
+            key: value.to(value.device if key in stays else parameter.device, copy=True)
             for key, value in state.items()
         }
 

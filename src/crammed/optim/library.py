@@ -186,7 +186,9 @@ class Library:
         for key in state:
             state[key] = _filled(key, state[key], own, parameter.device)
         more = {
-            k: v.to(parameter.device) for k, v in own.items() if k.partition(".")[0] not in state
+            key: value.to(parameter.device, copy=True)
+            for key, value in own.items()
+            if key.partition(".")[0] not in state
         }
         state.update(more)  # such as a running average of the weights
 
@@ -219,7 +221,7 @@ def _tensors(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
 def _filled(name: str, value: Any, saved: Mapping[str, Tensor], device: torch.device) -> Any:
     """The value with what was saved in place of its tensors and numbers."""
     if isinstance(value, Tensor):
-        return saved[name].to(device) if name in saved else value
+        return saved[name].to(device, copy=True) if name in saved else value
     if type(value) in (bool, int, float):
         return type(value)(saved[name].item()) if name in saved else value
     if (parts := _parts(value)) is None:

@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -135,15 +136,19 @@ class Checkpoints:
                 values = {"schema": SCHEMA, **asdict(state)}
                 write_json(aside / "state.json", values, sync_folder=False)
                 write_hashes(aside)
-            # A process that was killed while it wrote has left a folder as large as these.
-            left = run.checkpoints.glob(".step-*.tmp")
-            for old in (*_generations(run.checkpoints), *left):
-                if old not in (generation, self.held):  # including damaged ones
-                    shutil.rmtree(old)
-            self.held = generation
+            before, self.held = self.held, generation
             run.event("checkpoint", update=work.updates)
             run.heartbeat(ledger.charged())  # so that writing counts after a resume too
+            _remove_others(run.checkpoints, (before, generation))
         return state
+
+
+def _remove_others(folder: Path, kept: tuple[Path | None, ...]) -> None:
+    """Remove all generations but these, damaged ones too, and what killed processes left."""
+    for old in (*_generations(folder), *folder.glob(".step-*.tmp")):
+        if old not in kept:
+            with suppress(OSError):  # the next checkpoint tries again; the new one is complete
+                shutil.rmtree(old)
 
 
 @dataclass(frozen=True)
