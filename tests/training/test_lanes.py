@@ -15,6 +15,7 @@ from torch import Tensor
 
 from crammed.config import ComputeConfig, RunConfig
 from crammed.errors import InputError
+from crammed.files.writing import write_json
 from crammed.machine.device import choose_device
 from crammed.machine.lanes import Lanes
 from crammed.model.encoder import MaskedLM
@@ -233,6 +234,26 @@ def test_a_run_keeps_the_lanes_that_it_began_with(
         assert lanes_in(typed, run, said) == 2
         assert "lanes  2 instead of 4" in printed.getvalue()
         assert [e["count"] for e in read_events(run.path)] == [4, 2]
+
+
+def test_another_configuration_begins_with_its_own_lanes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    config = tiny("crammed", "batch.rows=64")
+    other = tiny("crammed", "batch.rows=64", "model.dropout=0.1")
+    with RunDir.open(tmp_path / "run", config) as run:
+        write_json(run.path / "corpus" / "manifest.json", {})
+        run.event("stage", name="prepare", seconds=5.0)
+        assert lanes_in(config, run) == 4
+        run.heartbeat(40.0)  # and it is stopped before its first update
+    with RunDir.open(tmp_path / "run", config) as run:
+        assert lanes_in(config, run) == 4
+        assert run.last_heartbeat() == 40.0
+    with RunDir.open(tmp_path / "run", other) as run:
+        assert lanes_in(other, run) == 1
+        assert run.last_heartbeat() == 0.0
+    assert [e["event"] for e in read_events(run.path)] == ["stage", "anew", "lanes"]
 
 
 def test_a_run_of_an_older_version_keeps_its_threads(

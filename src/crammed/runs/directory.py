@@ -42,6 +42,7 @@ from crammed.machine.energy import Meter
 from crammed.rules.choosing import Choice, values_of
 from crammed.rules.sizing import with_values
 from crammed.runs.environment import environment
+from crammed.runs.logs import ANEW
 from crammed.runs.summary import Summary, read_summary
 
 _BEFORE_CONFIG = (".lock", "env.json", ".env.json.tmp", ".config.json.tmp")
@@ -96,6 +97,8 @@ class RunDir:
                 raise another_run(path, differences(found, config))
             run = cls(path, config, created=False)
             run.choice = before
+            if another:
+                run._begin_anew()
             if another or again:
                 run.decide(config, choice)
             elif found.train.divergence != config.train.divergence:
@@ -122,6 +125,11 @@ class RunDir:
         if choice is not None:
             write_json(self.path / "choice.json", choice.model_dump(mode="json"))
         self.config, self.choice = config, choice or Choice()
+
+    def _begin_anew(self) -> None:
+        """Forget what the configuration before was charged, and what it began with."""
+        (self.path / "heartbeat.json").unlink(missing_ok=True)
+        self.event(ANEW)
 
     def __enter__(self) -> RunDir:
         return self

@@ -14,6 +14,8 @@ from crammed.files.regular import open_to_read
 
 _GOING_BACK = ("resume", "back")
 """Events that undo what came after the update that they name."""
+ANEW = "anew"
+"""The event of a run that takes another configuration, before its first update."""
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -58,7 +60,7 @@ def read_metrics(path: Path, *numbers: str) -> list[dict[str, Any]]:
 
 
 def read_events(path: Path, **numbers: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The events of the run in `path`.
+    """The events of the run in `path`; of a configuration that it had before, only the stages.
 
     Args:
         numbers: what events of that name must have.
@@ -71,6 +73,8 @@ def read_events(path: Path, **numbers: tuple[str, ...]) -> list[dict[str, Any]]:
         if not isinstance(event.get("event"), str):
             raise _unexpected(file, place, "does not name an event")
         _check_numbers(event, numbers.get(event["event"], ()), file, place)
+        if event["event"] == ANEW:
+            events = [each for each in events if each["event"] == "stage"]
         events.append(event)
     return events
 
