@@ -127,8 +127,8 @@ def run_everything(
         open_sources(asked.config.data)
     found = _find_tasks(asked.config.finetune, given)
     run, choose = _opened(asked, out, corpus_dir, progress, adaptation)
-    try:
-        with run:
+    with run:
+        try:
             with _stage(run, "prepare"):
                 corpus = (
                     Corpus(corpus_dir)
@@ -146,9 +146,9 @@ def run_everything(
             with _stage(run, "report"):
                 report = write_report([run.path], run.path / "report.html")
             progress.line(f"report  {report}")
-    except InputError:
-        run.discard_if_new()
-        raise
+        except InputError:
+            run.discard_if_new()
+            raise
     raise_for_failed_tasks(read_scores_of(run.path))
     return result(out)
 

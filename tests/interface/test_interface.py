@@ -23,6 +23,7 @@ from crammed.config.arguments import File, Seeds, checked
 from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
+from crammed.files.locks import is_locked
 from crammed.interface import training
 from crammed.interface.asking import Tasks, configure, shown_progress, words_of
 from crammed.interface.lines import table_html
@@ -31,7 +32,7 @@ from crammed.machine.device import Device
 from crammed.rules.choosing import Asked, Chosen
 from crammed.rules.recipe import parse_overrides
 from crammed.rules.sizing import with_values
-from crammed.runs.directory import read_config
+from crammed.runs.directory import RunDir, read_config
 from crammed.terminal.quiet import quiet_transformers
 from support.adapting import SMALL
 from support.html import check_balanced
@@ -298,6 +299,32 @@ def test_what_is_wrong_is_said_before_any_work(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=words):
             call()
     assert [*tmp_path.iterdir()] == [text]
+
+
+@pytest.mark.parametrize("verb", ["run", "pretrain"])
+def test_a_run_that_does_not_begin_is_removed_while_it_is_locked(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """Else another process could be in it by then."""
+    original, locked = RunDir.discard_if_new, list[bool]()
+
+    def discarded(run: RunDir) -> None:
+        locked.append(is_locked(run.path))
+        original(run)
+
+    def refused(*_: object, **__: object) -> None:
+        raise InputError("no")
+
+    monkeypatch.setattr(RunDir, "discard_if_new", discarded)
+    for module in ("pipeline", "interface.training"):
+        monkeypatch.setattr(f"crammed.{module}.train_and_export", refused)
+    words = [*MODEL, "finetune.tasks=[]"]
+    with pytest.raises(InputError, match="^no$"):
+        getattr(training, verb)(
+            "crammed", words, corpus=corpus.path, budget="2updates", out=tmp_path / "run"
+        )
+    assert locked == [True]
+    assert not (tmp_path / "run").exists()
 
 
 def test_what_trains_in_one_process_says_so_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,7 +163,8 @@ def _locked(aside: Path, path: Path) -> int:
 
 def empty(folder: Path, kept: Collection[Path] = ()) -> None:
     """Remove what is in a folder except `kept`, as far as possible, but not the folder itself."""
-    _remove(each for each in folder.iterdir() if each not in kept)
+    those = (each for each in folder.iterdir() if each not in kept)
+    _remove(sorted(those, key=lambda each: each.name == ".lock"))  # it guards the others
 
 
 def _remove(entries: Iterable[Path]) -> None:

@@ -169,15 +169,15 @@ def _lead(
         compare_setups(chosen.config, corpus, device, group)
     run_dir = RunDir.open(out, chosen.config, chosen.choice)
     whole = group.whole(device) if group is not None else device
-    try:
-        with run_dir:
+    with run_dir:
+        try:
             if group is not None:
                 compare_folders(out, group)
             progress.line(f"run  {run_dir.path}")
             train_and_export(run_dir, corpus, whole, progress, group)
-    except InputError:
-        run_dir.discard_if_new()
-        raise
+        except InputError:
+            run_dir.discard_if_new()
+            raise
 
 
 @checked
