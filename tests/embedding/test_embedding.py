@@ -23,7 +23,7 @@ from crammed.embedding.folder import write_embedder
 from crammed.embedding.passages import Passages, cut
 from crammed.embedding.scoring import retrieval
 from crammed.embedding.tuning import TEMPERATURE, Tuning, batches, contrastive_loss
-from crammed.errors import InputError
+from crammed.errors import CrammedError, InputError
 from crammed.export.huggingface import export
 from crammed.files.folders import new_folder
 from crammed.model.trained import load_trained
@@ -155,6 +155,19 @@ def test_a_batch_that_does_not_fit_into_memory_is_one_line(
 
     monkeypatch.setattr("crammed.embedding.tuning.contrastive_loss", full)
     with pytest.raises(InputError, match=r"^a batch does not fit into memory: lower --batch or"):
+        crammed.embed(
+            model_folders["bert"], data=text, out=tmp_path / "out", budget="2updates", batch=16
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_differs_costs_no_budget(
+    tmp_path: Path, model_folders: dict[str, Path], text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    differs = Mock(side_effect=CrammedError("the vectors differ"))
+    monkeypatch.setattr("crammed.embedding.making.difference", differs)
+    monkeypatch.setattr("crammed.embedding.making.tune", lambda *_: pytest.fail("it was tuned"))
+    with pytest.raises(CrammedError, match="^the vectors differ$"):
         crammed.embed(
             model_folders["bert"], data=text, out=tmp_path / "out", budget="2updates", batch=16
         )

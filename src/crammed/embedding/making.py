@@ -26,7 +26,7 @@ from crammed.evaluation.finetuning.batches import EncodedSplit
 from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.finetuning.vectors import MeanOfTokens, encoded
 from crammed.export.huggingface import comes_with_our_code
-from crammed.files.folders import check_vacant, new_folder
+from crammed.files.folders import check_vacant, empty, new_folder
 from crammed.files.writing import write_json, write_text
 from crammed.keys import key
 from crammed.machine.device import choose_device, refusing_full_memory
@@ -86,6 +86,7 @@ def make(
     others = _others(other, passages.heldout, rated, tuning.length, numerics, progress)
     rows = _rows(passages, backbone, tuning, numerics, progress)
     with new_folder(out) as folder:  # before the budget is spent: another process may be making it
+        _check(folder, backbone, source, passages, tuning, trust)
         objective = _objective(mean, backbone, tuning).to(numerics.device)
         partners = _pairs(passages, tuning)
         with refusing_full_memory(_TOO_LARGE):
@@ -95,12 +96,41 @@ def make(
         result = {"model": name, "sources": passages.sources, **tuning.values()}
         result |= {"updates": work.updates, "tokens": work.tokens, "passages": len(rows)}
         result |= {"before": before, "after": after, **others}
-        write_embedder(folder, source, inner(mean.encoder), tuning.length, backbone.width)
-        ours = vectors(mean.cpu(), backbone, passages.texts[:8], tuning.length, _SINGLE)
-        result["difference"] = difference(folder, passages.texts[:8], ours, trust=trust)
+        result["difference"] = _written(folder, mean, backbone, source, passages, tuning, trust)
         write_json(folder / RESULT, result)
         write_text(folder / "README.md", card(result, trust=trust))
     return result
+
+
+def _check(
+    folder: Path,
+    backbone: HuggingFaceBackbone,
+    source: Path,
+    passages: Passages,
+    tuning: Tuning,
+    trust: bool,
+) -> None:
+    """Write the encoder untuned, compare and remove it: what fails then would fail after tuning."""
+    mean = MeanOfTokens(backbone.encoder_to_train(tuning.seed, DROPOUT))
+    _written(folder, mean, backbone, source, passages, tuning, trust)
+    empty(folder)
+
+
+def _written(
+    folder: Path,
+    mean: MeanOfTokens,
+    backbone: HuggingFaceBackbone,
+    source: Path,
+    passages: Passages,
+    tuning: Tuning,
+    trust: bool,
+) -> float | None:
+    """Write the folder of an encoder; returns the difference of its vectors from ours."""
+    assert backbone.width is not None
+    write_embedder(folder, source, inner(mean.encoder), tuning.length, backbone.width)
+    texts = passages.texts[:8]
+    ours = vectors(mean.cpu(), backbone, texts, tuning.length, _SINGLE)
+    return difference(folder, texts, ours, trust=trust)
 
 
 def _say_cut(
