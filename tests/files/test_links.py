@@ -59,7 +59,7 @@ def precious(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_nothing_is_written_through_a_link(tmp_path: Path, precious: Path, name: str) -> None:
-    for planted in (name, f".{name}.tmp"):
+    for planted in (name, f".{name}.tmp", f".{name}.{os.getpid()}.tmp"):
         (tmp_path / planted).symlink_to(precious)
     WRITERS[name](tmp_path / name)
     assert precious.read_text() == "mine"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from safetensors import SafetensorError
 from crammed.errors import InputError
 from crammed.files.faults import disk_faults
 from crammed.files.folders import new_folder
-from crammed.files.writing import write_json, write_text
+from crammed.files.writing import write_chunks, write_json, write_text
 from crammed.rules.choosing import Asked
 from crammed.runs.directory import RunDir, differences, read_config
 from crammed.runs.environment import environment
@@ -40,11 +41,12 @@ def test_a_model_for_transformers_is_not_read_as_a_run(tmp_path: Path) -> None:
 def test_a_run_that_ended_before_it_was_configured_begins_again(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    for name in (".lock", "env.json", ".config.json.tmp"):
+    for name in (".lock", "env.json", ".config.json.tmp", ".env.json.123.tmp"):
         (run / name).write_text("{")
     with RunDir.open(run, tiny()):
         assert json.loads((run / "env.json").read_text())["packages"]["torch"]
-    (run / ".heartbeat.json.tmp").write_text("{")
+    for name in (".heartbeat.json.tmp", ".heartbeat.json.123.tmp"):
+        (run / name).write_text("{")
     with RunDir.open(run, tiny()):
         assert sorted(file.name for file in run.iterdir()) == [".lock", "config.json", "env.json"]
     (tmp_path / "other").mkdir()
@@ -197,6 +199,21 @@ def test_files_are_replaced_at_once_or_not_at_all(
     with pytest.raises(InputError, match="disk is full"):
         write_text(tmp_path / "a.txt", "new")
     assert (tmp_path / "a.txt").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_two_processes_may_write_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile() -> Iterator[bytes]:
+        yield b"half "
+        with monkeypatch.context() as other:
+            other.setattr("os.getpid", lambda: 1)
+            write_text(tmp_path / "a.txt", "other")
+        yield b"and half"
+
+    write_chunks(tmp_path / "a.txt", meanwhile())
+    assert (tmp_path / "a.txt").read_text() == "half and half"
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 

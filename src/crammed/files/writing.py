@@ -43,7 +43,7 @@ def write_chunks(
 ) -> None:
     """Do as `write_text` with content that need not be in memory all at once."""
     check_file(path)
-    aside = path.with_name(f".{path.name}.tmp")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # others may write the same file
     with disk_faults(path):
         make_folder(path.parent)
         try:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -45,7 +46,7 @@ from crammed.runs.environment import environment
 from crammed.runs.logs import ANEW
 from crammed.runs.summary import Summary, read_summary
 
-_BEFORE_CONFIG = (".lock", "env.json", ".env.json.tmp", ".config.json.tmp")
+_BEFORE_CONFIG = re.compile(r"\.lock|env\.json|\.(env|config)\.json(\.\d+)?\.tmp")
 """What a process may leave behind if it ends before it has saved the configuration."""
 
 LOGS = ("metrics.jsonl", "events.jsonl")
@@ -69,7 +70,7 @@ class RunDir:
         self._created = created
         self._made = missing_folders(path)
         self._lock = FolderLock(path)
-        for half_written in path.glob(".*.json.tmp"):  # by a process that was killed
+        for half_written in path.glob(".*.json*.tmp"):  # by a process that was killed
             half_written.unlink()
 
     @classmethod
@@ -104,7 +105,7 @@ class RunDir:
             elif found.train.divergence != config.train.divergence:
                 write_json(saved, config.model_dump(mode="json"))
             return run
-        if path.exists() and any(each.name not in _BEFORE_CONFIG for each in path.iterdir()):
+        if path.exists() and not all(_BEFORE_CONFIG.fullmatch(f.name) for f in path.iterdir()):
             raise InputError(f"{path} holds something that is not a run: choose another --out")
         run = cls(path, config, created=True)
         try:
