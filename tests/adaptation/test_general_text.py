@@ -9,19 +9,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from crammed.adaptation.general_text import Replay
+from crammed.adaptation.general_text import OldText, Replay
 from crammed.config import DataConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.heldout_score import heldout_score
 from crammed.model.trained import exported_model
-from crammed.terminal.progress import Progress
+from crammed.runs.directory import RunDir
+from crammed.terminal.progress import SILENT, Progress
 from crammed.training.update.step import TrainStep
 from support.adapting import adapt
 from support.command import crammed
 from support.models import save_model
-from support.text import documents, write_jsonl
+from support.text import documents, tiny, write_jsonl
 
 
 @pytest.fixture
@@ -108,6 +109,21 @@ def test_forgetting_is_measured_on_the_old_text(
         shown = io.StringIO()
         adapt(model, new, run, budget="2updates", old_text=named, progress=Progress(shown))
         assert ("--old-text has no effect, as this run has finished" in shown.getvalue()) == said
+
+
+def test_old_text_stays_where_other_text_cannot_be_read(tmp_path: Path) -> None:
+    texts = {"old": documents(20), "empty": [], "other": documents(20, seed=1)}
+    files = {name: str(write_jsonl(tmp_path / name, each)) for name, each in texts.items()}
+    with RunDir.open(tmp_path / "run", tiny()) as run:
+        kept = OldText.of(run, files["old"], SILENT)
+        with pytest.raises(InputError):
+            OldText.of(run, files["empty"], SILENT)
+        assert kept is not None
+        assert OldText.of(run, None, SILENT) == kept
+        other = OldText.of(run, files["other"], SILENT)
+        assert other is not None
+        assert other.about["name"] == "other"
+        assert [each.name for each in run.path.glob("old-text*")] == ["old-text"]
 
 
 def test_old_text_that_is_missing_is_noticed_before_text_is_prepared(

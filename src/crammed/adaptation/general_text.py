@@ -13,7 +13,7 @@ from crammed.data.preparing.read.source import open_sources
 from crammed.data.preparing.read.task_texts import open_training_texts
 from crammed.data.preparing.select.given_heldout import GivenHeldout
 from crammed.errors import InputError
-from crammed.files.folders import new_folder
+from crammed.files.folders import new_folder, publish
 from crammed.files.writing import read_json, write_json
 from crammed.formats.lines import Faults
 from crammed.runs.directory import RunDir
@@ -126,9 +126,12 @@ class OldText:
         """
         folder = run.path / OLD_TEXT
         if path is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-            with new_folder(folder) as aside:
+            fresh = run.path / f"{OLD_TEXT}.new"
+            shutil.rmtree(fresh, ignore_errors=True)  # of a process that was killed
+            with new_folder(fresh) as aside:
                 given = GivenHeldout.given([path], run.config.data, aside, progress, "--old-text")
                 write_json(aside / "about.json", {"name": Path(path).name, "sha256": given.sha256})
+            shutil.rmtree(folder, ignore_errors=True)  # not before there is another
+            publish(fresh, folder)
         about = read_json(folder / "about.json")
         return None if about is None else cls(folder / "given-heldout.jsonl.gz", about)
