@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import re
@@ -86,6 +87,28 @@ def test_every_recipe_trains_and_exports_with_equal_logits(
         ours = trained.model.eval()(batch["input_ids"], mask=batch["attention_mask"].bool())
     mask = batch["attention_mask"].bool()
     torch.testing.assert_close(theirs[mask], ours[mask], rtol=1e-5, atol=1e-5)
+
+
+def test_a_disk_that_a_tokenizer_fills_is_one_line(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library itself raises an error of no kind, and writes the same bytes."""
+    final = untrained(corpus.tokenizer, tiny("crammed").model)
+    corpus.tokenizer.save(str(tmp_path / "tokenizer.json"))
+    final.save(tmp_path / "final")
+    export(final, tmp_path / "export")
+    for folder in ("final", "export"):
+        assert sha256(tmp_path / folder / "tokenizer.json") == sha256(tmp_path / "tokenizer.json")
+
+    def full(descriptor: int) -> None:
+        if "/.tokenizer.json." in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(InputError, match="the disk is full"):
+        final.save(tmp_path / "a")
+    with pytest.raises(InputError, match="the disk is full"):
+        export(final, tmp_path / "b")
 
 
 @pytest.mark.parametrize("pooling", ["first", "mean"])

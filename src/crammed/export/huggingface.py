@@ -24,7 +24,7 @@ from crammed.export.onnx import check_onnx, write_onnx
 from crammed.files.folders import check_vacant, new_folder
 from crammed.files.regular import read_text
 from crammed.files.scratch import scratch_folder
-from crammed.files.writing import read_json, write_json
+from crammed.files.writing import read_json, write_json, write_text
 from crammed.model.blocks import Linear
 from crammed.model.trained import TrainedModel, save_weights
 from crammed.runs.summary import Training
@@ -209,7 +209,7 @@ def comes_with_our_code(folder: Path) -> bool:
 
 
 def _write_tokenizer(final: TrainedModel, folder: Path) -> None:
-    final.tokenizer.save(str(folder / "tokenizer.json"))
+    write_text(folder / "tokenizer.json", final.tokenizer.to_str(pretty=True))
     names = Specials.of(final.tokenizer).names(final.tokenizer)
     specials = {f"{part}_token": name for part, name in names.items()}
     write_json(folder / "special_tokens_map.json", specials)

@@ -20,7 +20,7 @@ from crammed.errors import InputError
 from crammed.files.folders import new_folder
 from crammed.files.hashes import HASHES, damage, write_hashes
 from crammed.files.regular import read_text
-from crammed.files.writing import read_json, write_json
+from crammed.files.writing import read_json, write_json, write_text
 from crammed.model.electra import lasting
 from crammed.model.encoder import MaskedLM
 from crammed.model.tensors import misfit, read_tensors
@@ -72,7 +72,7 @@ class TrainedModel:
         """Write the model to a folder that does not exist yet."""
         with new_folder(folder) as aside:
             save_weights(aside / "model.safetensors", self.weights)
-            self.tokenizer.save(str(aside / "tokenizer.json"))
+            write_text(aside / "tokenizer.json", self.tokenizer.to_str(pretty=True))
             values = {
                 "schema": SCHEMA,
                 "vocab_size": self.vocab_size,
