@@ -20,6 +20,7 @@ from crammed.training.checkpoint import Checkpoints, load_checkpoint
 from crammed.training.distributed import Group, _gradients
 from crammed.training.plan import Planner
 from crammed.training.session import Session
+from crammed.training.signals import UpdateLeft
 from crammed.training.update.build import build
 from crammed.training.update.growth import Growth
 from crammed.training.update.step import TrainStep
@@ -165,6 +166,20 @@ def test_every_depth_is_compiled_before_the_first_update(cpu: Device) -> None:
     step._loss = torch.compiler.set_stance("fail_on_recompile")(step._loss)
     trained(step, range(1), 1)
     trained(step, range(1, 2), 2)
+
+
+def test_a_signal_while_shapes_are_compiled_leaves_the_depth_as_it_was(cpu: Device) -> None:
+    """A run that goes back after divergence saves it before its first update."""
+
+    def leave() -> None:
+        raise UpdateLeft
+
+    config = tiny("crammed", *GROWING, "model.layers=2")
+    step = build(config, 256, SPECIALS, replace(cpu, compile=True, microbatch_rows=8))
+    step.before_shape = leave
+    with pytest.raises(UpdateLeft):
+        step.prepare([8], [0.25])
+    assert step.growth.layers == 1
 
 
 RISING = ("model.layer_drop=0.8", "train.layer_drop_rises=true", "model.layers=4")

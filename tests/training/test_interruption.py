@@ -120,6 +120,30 @@ def test_a_signal_leaves_an_update_between_its_microbatches(
     assert same(whole.model.parameters(), resumed.model.parameters())
 
 
+def test_a_signal_is_answered_before_the_next_shape_is_compiled(
+    tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+
+    def compiled(loss: Any, **_: Any) -> Any:
+        def first_interrupted(*given: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                signal.raise_signal(signal.SIGTERM)
+            return loss(*given)
+
+        return first_interrupted
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    config = tiny("crammed", "masking.final_rate=0.125", budget={"limit": "7updates"})
+    device = dataclasses.replace(cpu, compile=True)
+    with pytest.raises(Interrupted, match="SIGTERM after 0 updates; everything is saved"):
+        train(config, corpus, tmp_path / "run", device)
+    assert calls == 1
+    assert train(config, corpus, tmp_path / "run", device).work.updates == 7
+
+
 def test_a_closed_pipe_stops_a_run_like_a_signal(
     tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

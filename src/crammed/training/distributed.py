@@ -316,7 +316,7 @@ def leading(
         RanksDiffer: the processes start with different weights.
     """
     if group is None:
-        step.before_microbatch = partial(leave_update, signals)
+        step.before_microbatch = step.before_shape = partial(leave_update, signals)
         yield step
         return
     _check_start(step, group)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,7 +122,8 @@ def pretrain(
     ):
         if loaded.state.end is not None:
             return Trained.of(alone.model, loaded.state, loaded.state.end)
-        with ledger.account("compile"):
+        # A signal in it is answered before the first update, as one that comes then.
+        with ledger.account("compile"), suppress(UpdateLeft):
             step.prepare(config.batch.row_counts(), config.mask_rates())
         with ledger.account("setup"):
             new, heldout_u = work.updates == 0, loaded.state.heldout_u

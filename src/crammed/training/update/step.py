@@ -88,6 +88,7 @@ class TrainStep:
         microbatch_rows: rows of one forward and backward pass; reduced when memory runs out.
         recomputes: whether layers recompute their activations for the gradients.
         before_microbatch: called before each microbatch; if it raises, the update is abandoned.
+        before_shape: likewise, before each shape that `prepare` compiles.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class TrainStep:
         optimizer.share_among(self.lanes)
         self.microbatch_rows = device.microbatch_rows
         self.before_microbatch: Callable[[], None] = lambda: None
+        self.before_shape: Callable[[], None] = lambda: None
         self._row_counts: frozenset[int] = frozenset()
         self._in_flight: deque[torch.cuda.Event] = deque()
         self._loss = self.objective.loss
@@ -156,14 +158,16 @@ class TrainStep:
             self.fit(free, self._peak)
             release_gpu_memory(self.device.torch)  # what was tried is neither kept nor a peak
         self.microbatch_rows = min(self.microbatch_rows, max(row_counts, default=1))
-        if self.device.compile:
-            rates = list(rates)
-            # With as many threads as updates will have: code for others would be compiled again.
-            with _compiler_faults(), self.lanes.entered():
-                for depth in (most, *less):
-                    self.growth.use(depth)
-                    self._with_less(lambda: self._compile_for(row_counts, rates))
-        self.growth.use(now)
+        try:
+            if self.device.compile:
+                rates = list(rates)
+                # With as many threads as updates have: code for others would be compiled again.
+                with _compiler_faults(), self.lanes.entered():
+                    for depth in (most, *less):
+                        self.growth.use(depth)
+                        self._with_less(lambda: self._compile_for(row_counts, rates))
+        finally:
+            self.growth.use(now)
 
     def fit(self, free: int, peak: Callable[[int], int]) -> None:
         """Find how many rows fit into memory, and whether layers have to recompute.
@@ -225,6 +229,7 @@ class TrainStep:
             )
         for count, length in sorted(shapes):
             for size in sorted(sizes):
+                self.before_shape()
                 pieces = size * self._config.data.row_length // length
                 rows = torch.zeros((pieces, length), dtype=torch.int64, device=self.device.torch)
                 numbers = torch.arange(pieces, device=self.device.torch)
