@@ -160,6 +160,16 @@ def test_the_server_answers_this_machine_alone(server: Server, runs: Path) -> No
     assert asked(server, "/")[0] == 500
 
 
+def test_an_error_is_asked_for_again_as_the_page_is(server: Server, runs: Path) -> None:
+    os.rename(runs, runs.with_name("gone"))
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    for path, seconds in (("/", "10"), ("/other", None)):
+        connection.request("GET", path, headers={"Host": "127.0.0.1"})
+        answer = connection.getresponse()
+        assert answer.headers["Refresh"] == seconds
+        answer.read()
+
+
 def test_a_port_that_is_taken_and_a_folder_that_is_not(server: Server, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^--port \d+: Address already in use; name another"):
         watch(tmp_path, server.server_port)

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from crammed.errors import InputError
 from crammed.files.locks import FolderLock
 from crammed.interface import training
 from crammed.runs.logs import read_metrics
-from crammed.terminal.progress import Progress
+from crammed.terminal.progress import SILENT, Progress
 from crammed.tracking import following, services
 from crammed.tracking.following import check_tracker, tracked
 from crammed.tracking.forward import Tail, forward
@@ -181,6 +182,26 @@ def test_a_service_that_hangs_holds_nothing_up(
         left = time.monotonic()
     assert time.monotonic() - left < 100.0
     assert said.getvalue().splitlines()[1:] == ["track  trackio did not take everything within 0 s"]
+
+
+def test_a_signal_to_the_whole_job_does_not_end_a_service(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Schedulers send one to all processes, and training logs on until it has saved."""
+    told, began, original = fake(tmp_path, "wandb", monkeypatch), list[Any](), subprocess.Popen
+
+    def noted(*given: Any, **named: Any) -> Any:
+        began.append(original(*given, **named))
+        return began[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    with tracked("wandb", run, SILENT):
+        wait_for(told.exists)
+        began[0].terminate()
+        with (run / "metrics.jsonl").open("a") as file:
+            file.writelines(json.dumps(point) + "\n" for point in POINTS)
+    lines = [json.loads(line) for line in told.read_text().splitlines()]
+    assert [line[0] for line in lines] == ["init", "log", "log", "finish"]
 
 
 def test_a_library_that_is_missing_is_said_before_training(

@@ -269,6 +269,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Cache-Control", "no-store")
+            if code == 500:  # the page asks again by itself, and so does what stands in for it
+                self.send_header("Refresh", str(REFRESH))
             self.send_header(
                 "Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'"
             )

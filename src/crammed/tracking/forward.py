@@ -9,6 +9,7 @@ import json
 import math
 import os
 import select
+import signal
 import sys
 from collections.abc import Iterator
 from operator import itemgetter
@@ -78,6 +79,8 @@ def forward(service: Service, tails: list[Tail]) -> None:
 def main() -> None:
     """Forward until training ends; a failure is the last line of standard error."""
     os.nice(10)
+    # The end of its input is what stops it. A handler, unlike SIG_IGN, is not passed on to others.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     name, run, offsets = sys.argv[1], Path(sys.argv[2]), map(int, sys.argv[3:])
     try:
         tails = [Tail(run / log, offset) for log, offset in zip(LOGS, offsets, strict=True)]
