@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import math
+import random
 import signal
 import sys
 from collections import Counter
@@ -18,12 +19,13 @@ import pytest
 from crammed.data import shards
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_documents, heldout_texts, rows_of_corpus
+from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.manifest import changed_files
 from crammed.data.show import describe_corpus
 from crammed.data.tokenization.tokenizer import CLS, SEP
 from crammed.doctor import TINY
 from crammed.errors import InputError
-from crammed.terminal.progress import Progress
+from crammed.terminal.progress import SILENT, Progress
 from support.command import dying, python
 from support.corpora import prepared, tokens_of
 from support.reading import Cleaning
@@ -361,6 +363,34 @@ def test_what_is_dropped_of_a_later_source_is_reported(tmp_path: Path) -> None:
     assert list(sources) == ["english.jsonl", "hindi.jsonl"]
     assert sources["english.jsonl"] > 1_000
     assert "tokenizer.ascii_only=false keep" in said.getvalue()
+
+
+def ideographs(count: int) -> list[str]:
+    draw = random.Random(1)
+    return ["".join(draw.choices("的一是在人有我他这中", k=200)) for _ in range(count)]
+
+
+def test_the_papers_recipe_packs_ideographs_with_the_settings_that_the_page_names(
+    tmp_path: Path,
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "languages.md").read_text("utf-8")
+    (row,) = (line for line in page.splitlines() if "with the paper's recipes | " in line)
+    words = row.split("`")[1].split()
+    source = write_jsonl(tmp_path / "source.jsonl", ideographs(200))
+    config = tiny("crammed-2022", *words, data={"sources": [str(source)]})
+    made = prepare(config.data, config.tokenizer, tmp_path / "out", SILENT)
+    assert made.manifest["documents"] + made.manifest["heldout"]["documents"] == 200
+    assert made.manifest["statistics"]["unknown_share"] == 0.0
+
+
+@pytest.mark.parametrize(("most", "told"), [(0.8, True), (1.5, False)])
+def test_text_that_tokens_per_character_drop_is_reported(
+    tmp_path: Path, most: float, told: bool
+) -> None:
+    source = write_jsonl(tmp_path / "source.jsonl", [*documents(200), *ideographs(50)])
+    said, word = io.StringIO(), f"data.clean.max_tokens_per_character={most}"
+    prepared(tmp_path / "out", source, word, progress=Progress(said))
+    assert ("max_tokens_per_character dropped" in said.getvalue()) == told
 
 
 def test_ignored_files_are_reported(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from crammed.data.preparing.pack import order
 from crammed.data.preparing.pack.packing_job import (
     Packed,
     PackJob,
+    much_dropped,
     pack_shards,
     pack_tails,
     packing_groups,
@@ -362,7 +363,10 @@ class _Preparation:
         assert statistics is not None
         outs = (shards.out(numbers[0]) for numbers in groups)
         size = len(statistics.token_counts)
-        return packed, pack_tails(corpus, outs, packed, self.data.row_length, size), statistics
+        left_out = pack_tails(corpus, outs, packed, self.data.row_length, size)
+        if (remark := much_dropped(packed)) is not None:
+            self.progress.line(f"packing  {remark}")
+        return packed, left_out, statistics
 
     def _store_orders(self, corpus: Path, tokenizer: Tokenizer, statistics: Statistics) -> None:
         def score(jobs: Sequence[order.ScoreJob]) -> Iterator[order.Scores]:

@@ -30,6 +30,9 @@ from crammed.errors import InputError
 from crammed.files.hashes import sha256
 from crammed.quantity import counted
 
+_MUCH = 0.1
+"""Share of the characters that the user is told of where tokens per character drop more."""
+
 
 @dataclass(frozen=True)
 class PackJob:
@@ -134,6 +137,18 @@ def pack_shards(job: PackJob) -> Packed:
     )
     finish_stage(job.out, "pack", asdict(result), ["tail.npy", "counts.npy"])
     return result
+
+
+def much_dropped(packed: Sequence[Packed]) -> str | None:
+    """A line on text that was dropped for too many tokens per character; None if it is little."""
+    dropped = sum(each.dense_characters for each in packed)
+    share = dropped / max(1, dropped + sum(each.characters for each in packed))
+    if share <= _MUCH:
+        return None
+    return (
+        f"data.clean.max_tokens_per_character dropped {100 * share:.1f} % of the characters: "
+        "raise it, or set it to null, as for Chinese, Japanese and Korean (docs/languages.md)"
+    )
 
 
 def statistics_of(out: Path, packed: Packed) -> Statistics:
