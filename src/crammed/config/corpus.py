@@ -132,9 +132,9 @@ class CleanConfig(Section):
     languages: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
     """Keep documents identified as being in one of these, by ISO 639 codes; outside the rules."""
     gopher: bool = False
-    """Gopher's quality rules (Rae et al. 2021, table A1)."""
+    """Gopher's quality rules (Rae et al. 2021, table A1), which need English stop words."""
     c4: bool = False
-    """C4's quality rules (Raffel et al. 2020, section 2.2)."""
+    """C4's quality rules (Raffel et al. 2020, section 2.2), which need Latin punctuation."""
     function: str | None = None
     """A filter of your own, as FILE.py:FUNCTION; the file's code is run."""
     downstream: Annotated[tuple[DownstreamConfig, ...] | None, Field(strict=False)] = None

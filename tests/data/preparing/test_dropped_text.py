@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from support.corpora import step_of, tokens_of
-from support.text import documents, sentences, write_rows
+from crammed.terminal.progress import Progress
+from support.corpora import prepared, step_of, tokens_of
+from support.text import documents, sentences, write_jsonl, write_rows
 
 
 def test_duplicates_and_empty_documents_are_dropped_and_counted(
@@ -43,6 +45,24 @@ def test_a_filter_that_drops_everything_is_named(make_corpus: Callable[..., Corp
     )
     with pytest.raises(InputError, match=said):
         make_corpus(documents(200), "data.clean.max_tokens_per_character=0.001")
+
+
+@pytest.mark.parametrize("step", ["gopher", "c4"])
+def test_rules_for_english_that_drop_most_documents_are_named(tmp_path: Path, step: str) -> None:
+    texts = [
+        " ".join(f"Writer{n} the village{n} with basket{n} of apple{n}." for n in range(a, a + 20))
+        for a in range(0, 400, 20)
+    ]
+    for others, told in ((10, False), (30, True)):
+        said = io.StringIO()
+        source = write_jsonl(tmp_path / f"{others}.jsonl", [*texts, *["我们今天去学校。"] * others])
+        prepared(tmp_path / f"{others}", source, f"data.clean.{step}=true", progress=Progress(said))
+        words = f"{step} dropped {others} of {20 + others} documents: its rules are made for"
+        assert (words in said.getvalue()) == told
+    source = write_jsonl(tmp_path / "other.jsonl", ["我们今天去学校。"])
+    with pytest.raises(InputError, match="no document is left"):
+        prepared(tmp_path / "other", source, f"data.clean.{step}=true", progress=Progress(said))
+    assert f"{step} dropped 1 of 1 document: " in said.getvalue()
 
 
 def test_near_duplicates_are_dropped(make_corpus: Callable[..., Corpus]) -> None:

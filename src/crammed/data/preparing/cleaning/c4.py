@@ -1,4 +1,8 @@
-"""The rules of C4 (Raffel et al. 2020, section 2.2), which rely on English punctuation."""
+"""The rules of C4 (Raffel et al. 2020, section 2.2), which are made for English.
+
+Lines must end in Latin punctuation and have five words between spaces, so that all text in Chinese,
+Hindi, Thai or Urdu, for instance, is dropped.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The quality and repetition rules of Gopher (Rae et al. 2021, section A.1 and table A1).
 
-They count words between spaces, and rely on English stop words.
+They are only for English: two of eight English stop words must occur, so that nearly all text in
+other languages is dropped, and words are what stands between spaces.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def by_gopher_rules(text: str) -> str | None:
 
 
 def _has_quality(text: str, words: Sequence[str]) -> bool:
-    """Section A.1, "Quality Filtering"; empty lines do not count."""
+    """Section A.1, "Quality Filtering", whose stop words are English; empty lines do not count."""
     if not 50 <= len(words) <= 100_000:
         return False
     if not 3 <= sum(map(len, words)) / len(words) <= 10:

@@ -12,8 +12,8 @@ downstream  drops what contains a text of an evaluation task, or a passage of it
 entities    puts words for their kinds in place of named entities; last, since it takes longest, and
             the steps before it look for text as it is elsewhere
 
-gopher and c4 are made for English, or at least for languages that put spaces between words: they
-would drop all text in Chinese.
+gopher and c4 are made for English: one demands English stop words, the other lines that end in
+Latin punctuation, and both count words between spaces.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ Step = Callable[[str], str | None]
 """Returns the document for the next step, or None to drop it."""
 Steps = tuple[tuple[str, Step], ...]
 """Steps with their names."""
+FOR_ENGLISH = ("gopher", "c4")
+"""Steps that drop all text in some other languages, if not in all of them."""
 _SHOWN_BEFORE = 60
 """Characters before a change that a sample of it begins with."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from crammed.data import shards
+from crammed.data.preparing.cleaning.steps import FOR_ENGLISH
 from crammed.data.preparing.read.cleaning_job import (
     Cleaned,
     beginning_of,
@@ -23,6 +24,7 @@ from crammed.data.preparing.read.source import Source
 from crammed.data.samples import MOST_SAMPLES, Sample, sample
 from crammed.data.shards import Slice, Slices, block_path, load
 from crammed.errors import InputError
+from crammed.quantity import counted
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,17 @@ class CleanedText:
                 gathered.append(Slice(folder, number, begin, block.documents))
         if waiting:
             yield Shard(source, tuple(gathered), characters)
+
+    def mostly_dropped(self) -> Iterator[str]:
+        """A line on each step made for English that dropped most of the documents it was given."""
+        given = self.documents + sum(documents for documents, _ in self.dropped.values())
+        for step, (documents, _) in self.dropped.items():
+            if step in FOR_ENGLISH and documents > given / 2:
+                yield (
+                    f"{step} dropped {documents:,} of {counted(given, 'document')}: its rules are "
+                    "made for English (docs/data.md)"
+                )
+            given -= documents
 
     def require_documents(self) -> None:
         """Refuse to continue if no text is left.

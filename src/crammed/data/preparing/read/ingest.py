@@ -102,6 +102,8 @@ def read_and_clean(
         progress.line(f"sources  {ignored_files(every)}")
     if len(text.skipped) > _MOST_SHOWN:
         progress.line(f"skipped  {len(text.skipped):,} files in all")
+    for line in text.mostly_dropped():
+        progress.line(f"cleaning  {line}")
     for lost in text.lost[:_MOST_SHOWN]:
         progress.line(f"damaged  {lost.part}: {lost}")
     if len(text.lost) > _MOST_SHOWN:
