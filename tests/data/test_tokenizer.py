@@ -397,6 +397,24 @@ def test_ideographs_take_one_entry_each_and_letters_two() -> None:
     assert both | {f"##{each}" for each in both} < vocabulary.keys()
 
 
+@pytest.mark.parametrize("kind", ["unigram", "sentencepiece-bpe"])
+def test_words_too_long_for_a_trainer_are_learned_from_in_pieces(kind: str) -> None:
+    draw = random.Random(1)
+    texts = ["".join(draw.choices("acgt", k=6000)) for _ in range(4)]
+    tokenizer = trained(texts, kind=kind)
+    ids = plain_ids(tokenizer, texts[0])
+    assert tokenizer.token_to_id("[UNK]") not in ids
+    assert len(ids) < 6000 / 2
+
+
+@pytest.mark.parametrize("kind", ["unigram", "sentencepiece-bpe"])
+def test_a_few_words_too_long_for_a_trainer_change_nothing(kind: str) -> None:
+    texts = documents(200) * 20
+    assert to_json(trained([*texts, "gattaca" * 700], kind=kind)) == to_json(
+        trained(texts, kind=kind)
+    )
+
+
 def test_a_few_ideographs_in_other_text_change_nothing() -> None:
     """One in a hundred entries may be wasted, so that vocabularies of English stay the same."""
     for count, wasted in ((4, True), (5, False)):

@@ -15,6 +15,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from crammed.config import TokenizerConfig
+from crammed.data.tokenization.long_words import cut_long_words
 from crammed.data.tokenization.tokenizer import (
     CLS,
     MASK,
@@ -47,6 +48,8 @@ _HASH_BYTES = 6
 _LONGEST_WORD = 1000
 """WordPiece turns words of more than 100 characters into [UNK], so they teach it nothing, and the
 time to train on a word grows with the square of its length."""
+_MOST_BYTES = 4192
+"""SentencePiece leaves out longer words."""
 _BPE_WORDS = (
     r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}\p{M}\x{200C}\x{200D}]+| ?\p{N}+"
     r"| ?[^\s\p{L}\p{M}\p{N}\x{200C}\x{200D}]+|\s+(?!\S)|\s+"
@@ -315,6 +318,7 @@ def _train_sentencepiece_bpe(texts: Iterable[str], config: TokenizerConfig) -> T
     normalizer, counts = _spaced(config), Counter[str]()
     for text in texts:
         counts.update(normalizer.normalize_str(text).split())
+    cut_long_words(counts, lambda word: len(word) > _LONGEST_WORD)
     words = {word: counts[word] for word in sorted(counts) if len(word) <= _LONGEST_WORD}
     alphabet = [_SPACE, *_fitting(_frequent(words, _COVERAGE), lambda _: 1, config)]
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNK], fuse_unk=True))
@@ -349,6 +353,7 @@ def _train_unigram(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     words: Counter[str] = Counter()
     for text in texts:
         words.update(normalizer.normalize_str(text).split())
+    cut_long_words(words, lambda word: len(word.encode()) > _MOST_BYTES)
     with scratch_folder() as folder:
         counts, model = folder / "counts.tsv", folder / "unigram.model"
         lines = (f"{word}\t{count}\n" for word, count in sorted(words.items()))
@@ -360,6 +365,7 @@ def _train_unigram(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
                 model_prefix=str(model.with_suffix("")),
                 model_type="unigram",
                 vocab_size=config.vocab_size,
+                max_sentence_length=_MOST_BYTES,
                 hard_vocab_limit=False,
                 normalization_rule_name="identity",
                 num_threads=1,
