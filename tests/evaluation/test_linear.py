@@ -94,6 +94,20 @@ def test_text_without_spaces() -> None:
     assert scores("classification", chinese(1, 120), chinese(2, 60))["mine"] > 95.0
 
 
+def test_long_words_of_a_few_letters() -> None:
+    """As of DNA, each of which occurs once."""
+
+    def sequences(seed: int, count: int) -> Rows:
+        draw = random.Random(seed)
+        weights = ((3, 1, 1, 1), (1, 3, 1, 1), (1, 1, 3, 1))
+        texts: list[Texts] = [
+            ("".join(draw.choices("acgt", weights[n % 3], k=60)),) for n in range(count)
+        ]
+        return Rows(texts, np.array([n % 3 for n in range(count)], np.float32))
+
+    assert scores("classification", sequences(1, 120), sequences(2, 60))["mine"] > 80.0
+
+
 def test_a_class_that_training_lacks_is_never_predicted() -> None:
     train, scored = rows("classification", 120, 1), rows("classification", 60, 2)
     two = [n for n in range(120) if n % 3 < 2]

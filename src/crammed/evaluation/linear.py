@@ -14,12 +14,13 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 from numpy.typing import NDArray
 
+from crammed.data.tokenization.losses import words_are_apart
 from crammed.evaluation.finetuning.probing import linear_outputs
 from crammed.evaluation.scores.bootstrap import mean_measure
 from crammed.evaluation.scores.predictions import Outputs
 from crammed.evaluation.scores.score import metrics_of
 from crammed.extras import import_extra
-from crammed.sentences import is_unspaced, word_pattern
+from crammed.sentences import word_pattern
 from crammed.tasks.folds import parts_of, taken
 from crammed.tasks.rows import Rows, TaskData
 from crammed.tasks.task import Task
@@ -104,10 +105,9 @@ def _vectorizer(rows: Rows, outputs: int = 1) -> Any:
 
     times = outputs * (4 if len(rows.texts[0]) == 2 else 1)  # as in `_features`
     most = min(MOST_FEATURES, max(_FEWEST, _MOST_COEFFICIENTS // times))
-    sample = (c for texts in rows.texts[:_LOOKED_AT] for text in texts for c in text)
-    unspaced = [is_unspaced(character) for character in sample if character.isalpha()]
+    sample = "\n".join(text for texts in rows.texts[:_LOOKED_AT] for text in texts)
     kind: dict[str, Any] = {"token_pattern": word_pattern(), "ngram_range": (1, 2)}
-    if sum(unspaced) > len(unspaced) / 2:
+    if not words_are_apart(sample):
         kind = {"analyzer": "char", "ngram_range": (1, 3)}
     return TfidfVectorizer(sublinear_tf=True, max_features=most, dtype=np.float32, **kind)
 

@@ -10,12 +10,15 @@ from collections.abc import Iterable, Iterator
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
 from crammed.config import TokenizerConfig
+from crammed.sentences import is_unspaced
 
 WORTH_KNOWING = 0.001
 """Share of a text's characters whose loss the user is told of."""
 _LONG_WORD, _MANY_LETTERS = 20, 0.2
 """Text with more than this share of its letters in words longer than this puts no spaces between
 words: of Thai letters, half are; of German or Finnish ones, one in a hundred."""
+_LOOKED_AT = 200_000
+"""Characters that decide whether words are apart."""
 _EXAMPLES = 8
 _SAMPLED, _PASSAGE = 200_000, 200  # characters
 _JOINERS = "\u200c\u200d"
@@ -55,6 +58,13 @@ def has_no_spaces(text: str) -> bool:
     ]
     long = sum(length for length in words if length > _LONG_WORD)
     return long > _MANY_LETTERS * sum(words)
+
+
+def words_are_apart(text: str) -> bool:
+    """Whether a text has spaces between words: not in Chinese, Thai or DNA, for instance."""
+    text = text[:_LOOKED_AT]
+    unspaced = [is_unspaced(character) for character in text if character.isalpha()]
+    return sum(unspaced) <= len(unspaced) / 2 and not has_no_spaces(text)
 
 
 def lost_characters(tokenizer: Tokenizer, text: str) -> tuple[Counter[str], int]:
