@@ -40,6 +40,16 @@ def test_bm25_finds_the_passage_that_shares_words() -> None:
     assert bm25_retrieval([("? !", "?"), ("a fox", "!")], SILENT) is None
 
 
+def test_bm25_finds_passages_without_spaces_by_their_characters() -> None:
+    pytest.importorskip("bm25s")
+    pairs = [
+        ("红色的狐狸跑了", "那只狐狸藏了起来"),
+        ("两条船在港口", "港口的船沉了"),
+        ("所有的钟都停了", "钟不走了"),
+    ]
+    assert bm25_retrieval(pairs, SILENT) == {"among": 3, "recall@1": 100.0, "mrr": 100.0}
+
+
 def test_bm25_is_left_out_in_one_line_where_it_is_not_installed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

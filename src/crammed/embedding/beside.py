@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from crammed.data.tokenization.losses import words_are_apart
 from crammed.embedding.scoring import retrieval, scores
 from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone
@@ -33,8 +34,9 @@ def bm25_retrieval(
 ) -> dict[str, float] | None:
     """How well BM25 (Robertson and Zaragoza 2009) finds the next passage; see `retrieval`.
 
-    Words are lowercase, without a list of stop words, since the text may be in any language. The
-    first passage of each pair is the query, and the second ones are what is searched.
+    Words are lowercase, without a list of stop words, since the text may be in any language. Where
+    words are not apart, up to three characters in a row take their place. The first passage of each
+    pair is the query, and the second ones are what is searched.
 
     Returns:
         None where there are no words to search, or bm25s is not installed, which a line says.
@@ -45,8 +47,11 @@ def bm25_retrieval(
         progress.line("BM25  left out: pip install 'crammed[embed]'")
         return None
     library = import_module("bm25s")
+    apart = words_are_apart("\n".join(text for pair in heldout for text in pair))
 
     def words(texts: list[str]) -> list[list[str]]:
+        if not apart:
+            return [_characters("".join(text.lower().split())) for text in texts]
         pattern = word_pattern()
         found = library.tokenize(
             texts, token_pattern=pattern, stopwords=None, return_ids=False, show_progress=False
@@ -60,6 +65,11 @@ def bm25_retrieval(
     index.index(passages, show_progress=False)
     nothing = np.zeros(len(passages), np.float32)
     return retrieval(np.array([index.get_scores(q) if q else nothing for q in queries]))
+
+
+def _characters(text: str) -> list[str]:
+    """Every one, two and three characters in a row."""
+    return [text[at : at + size] for size in (1, 2, 3) for at in range(len(text) - size + 1)]
 
 
 class _Pooled(nn.Module):
