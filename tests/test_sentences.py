@@ -41,6 +41,8 @@ def test_lines_are_paragraphs_unless_they_were_broken_because_they_were_full() -
     ]
     wide = "この行は長いので次の行に続きます、この行は長いので次の"
     assert list(sentences(f"{wide}\n行に続きます。")) == [(f"{wide}行に続きます。", True)]
+    korean = "이 줄은 길어서 다음 줄로 이어지고 그다음 줄에서 문장이 끝나는"
+    assert list(sentences(f"{korean}\n글이다.")) == [(f"{korean} 글이다.", True)]
 
 
 def test_words_end_where_letters_do_or_anywhere_in_scripts_without_spaces() -> None:

@@ -25,6 +25,10 @@ CLOSING = "\"'\u2019\u201d\u00bb\u203a\u201c\u2018)\\]}\u300d\u300f\u3011\uff09"
 _END = re.compile(rf"[{ENDS}]+[{CLOSING}]*\s*|[.!?\u2026]+[{CLOSING}]*(?:\s+|$)")
 _WRAPPED = (50, 100)
 """Columns of a line that may have been broken only because it was full."""
+_TOGETHER = re.compile(
+    "[\u3000-\u312f\u3190-\u9fff\uf900-\ufaff\uff01-\uff60\U00020000-\U0003ffff]{2}"
+)
+"""Two ideographs, kana or their punctuation: no space separates these, as it does Hangul."""
 _UNSPACED = {"CJK", "HIRAGANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "JAVANESE", "TAI"}
 """Scripts without spaces between words, by the first word of their characters' names."""
 
@@ -60,10 +64,15 @@ def _paragraphs(text: str) -> Iterator[str]:
         if paragraph and not (full and line):
             yield paragraph
             paragraph = ""
-        apart = bool(paragraph) and columns(paragraph[-1] + line[:1]) < 4
-        paragraph += " " * apart + line
+        paragraph = joined(paragraph, line)
         least, most = _WRAPPED
         full = least <= columns(line) <= most and not _END.search(line[-2:])
+
+
+def joined(text: str, more: str) -> str:
+    """Two pieces of a text, with a space between them unless ideographs or kana meet there."""
+    apart = text and more and not _TOGETHER.match(text[-1] + more[0])
+    return f"{text} {more}" if apart else text + more
 
 
 def columns(text: str) -> int:

@@ -80,6 +80,24 @@ def test_passages_are_whole_sentences_in_order() -> None:
     assert passages == list(cut(document, 400, random.Random(1)))
 
 
+@pytest.mark.parametrize(
+    ("sentence", "between"),
+    [
+        ("我们今天去学校学习语言。", ""),
+        ("今日は学校で言葉を習います。", ""),
+        ("오늘은 학교에서 말을 배웁니다.", " "),
+        ("오늘은 학교에서 말을 배움", " "),
+        ("แมวนอนอยู่บนเสื่อและหมาวิ่งในสวน", " "),
+    ],
+)
+def test_passages_of_scripts_with_wide_characters_or_without_spaces(
+    sentence: str, between: str
+) -> None:
+    assert list(cut(f"{sentence}\n" * 3, 1, random.Random(1))) == [sentence] * 3
+    (passage,) = cut(f"{sentence}\n" * 3, 10**6, random.Random(1))
+    assert passage == between.join([sentence] * 3)
+
+
 def test_nothing_is_learned_of_held_out_documents_and_their_copies(tmp_path: Path) -> None:
     texts = [on_a_subject(n).replace(": the", f" of {n}: the") for n in range(300)]
     file = write_jsonl(tmp_path / "text.jsonl", [*texts, *texts])

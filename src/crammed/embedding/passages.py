@@ -12,7 +12,7 @@ from crammed.data.preparing.read.source import open_sources
 from crammed.errors import InputError
 from crammed.keys import key, uniform
 from crammed.quantity import counted
-from crammed.sentences import sentences
+from crammed.sentences import columns, joined, sentences
 from crammed.terminal.progress import Progress
 
 MOST_CHARACTERS = 100_000_000
@@ -20,7 +20,8 @@ MOST_CHARACTERS = 100_000_000
 HELDOUT_SHARE, MOST_HELDOUT = 0.05, 500
 """Share of the documents that is held out, and how many pairs of them are scored at most."""
 SHORTEST = 20
-"""Characters of a passage; shorter ones are headlines and page numbers."""
+"""Characters of a passage, of which wide ones count twice; shorter ones are headlines and numbers
+of pages."""
 A_TOKEN = 4
 """Characters, roughly."""
 
@@ -102,9 +103,15 @@ def cut(document: str, longest: int, draw: random.Random) -> Iterator[str]:
     """Passages of whole sentences: single ones, and more up to a number of characters."""
     passage, size = "", draw.uniform(0, longest)
     for sentence, _ in sentences(document):
-        passage = f"{passage} {sentence}".lstrip()
-        if len(passage) >= max(size, SHORTEST):
+        passage = joined(passage, sentence)
+        if len(passage) >= size and _is_long_enough(passage):
             yield passage
             passage, size = "", draw.uniform(0, longest)
-    if len(passage) >= SHORTEST:
+    if _is_long_enough(passage):
         yield passage
+
+
+def _is_long_enough(passage: str) -> bool:
+    """Ideographs, kana and Hangul count twice, since fewer of them say as much."""
+    wide = (each.isalpha() and columns(each) == 2 for each in passage)
+    return len(passage) >= SHORTEST or len(passage) + sum(wide) >= SHORTEST
