@@ -45,6 +45,13 @@ def test_lines_are_paragraphs_unless_they_were_broken_because_they_were_full() -
     assert list(sentences(f"{korean}\n글이다.")) == [(f"{korean} 글이다.", True)]
 
 
+@pytest.mark.parametrize("words", ["แมวนอนอยู่บนเสื่อ", "ແມວນອນຢູ່ເທິງເສື່ອ"])
+def test_lines_of_scripts_without_marks_at_their_ends_are_sentences(words: str) -> None:
+    lines = [words * 4, f"{words * 4} (1)", words]
+    assert all(50 <= columns(line) <= 100 for line in lines[:2])
+    assert list(sentences("\n".join(lines))) == [(line, False) for line in lines]
+
+
 def test_words_end_where_letters_do_or_anywhere_in_scripts_without_spaces() -> None:
     def borders(text: str) -> str:
         return "".join("|" * at_border(text, at) + text[at] for at in range(len(text)))

@@ -67,6 +67,13 @@ def _paragraphs(text: str) -> Iterator[str]:
         paragraph = joined(paragraph, line)
         least, most = _WRAPPED
         full = least <= columns(line) <= most and not _END.search(line[-2:])
+        full = full and not _may_end_anywhere(line)
+
+
+def _may_end_anywhere(line: str) -> bool:
+    """Whether a line ends in Thai or Lao, which have no marks at the ends of sentences."""
+    last = next(filter(str.isalpha, reversed(line)), "")
+    return "\u0e00" <= last <= "\u0eff"
 
 
 def joined(text: str, more: str) -> str:
