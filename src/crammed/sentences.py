@@ -95,10 +95,14 @@ def is_mark(character: str) -> bool:
 
 
 @cache
+def marks() -> str:
+    """All marks on letters, which ``\\w`` does not match, for a class of a pattern."""
+    return "".join(filter(is_mark, map(chr, range(sys.maxunicode + 1))))
+
+
 def word_pattern() -> str:
-    """A pattern of words with the marks on their letters, which ``\\w`` does not match."""
-    marks = "".join(filter(is_mark, map(chr, range(sys.maxunicode + 1))))
-    return rf"\w[\w{marks}]*"
+    """A pattern of words with the marks on their letters."""
+    return rf"\w[\w{marks()}]*"
 
 
 def is_word(text: str) -> bool:

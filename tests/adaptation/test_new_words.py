@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from tokenizers import normalizers
 
 import crammed
 from crammed.adaptation.adapting import ask_for
-from crammed.adaptation.new_words import words_to_add
+from crammed.adaptation.new_words import _in_text, words_to_add
 from crammed.adaptation.original import Original
 from crammed.config import DataConfig
 from crammed.data.corpus import Corpus
@@ -55,6 +56,15 @@ def test_the_most_frequent_words_that_are_split_are_chosen(bert: Original, text:
     assert words_of(text, "2", bert) == WORDS
     text.write_text("no record\n" + text.read_text())
     assert words_of(text, "2", bert, unreadable="skip") == WORDS
+
+
+def test_words_keep_the_marks_on_their_letters(tmp_path: Path) -> None:
+    file = write_jsonl(
+        tmp_path / "text.jsonl", ["हिन्दी की भाषा, it's a-b c_d ab1cd e\u0301\u0301 \u0301"]
+    )
+    data = DataConfig.model_validate({"sources": [str(file)]})
+    found = list(_in_text(data, Mock(backend_tokenizer=Mock(normalizer=None))))
+    assert found == sorted(["हिन्दी", "की", "भाषा", "it", "ab", "cd", "e\u0301\u0301"])
 
 
 def test_a_file_names_words_and_those_that_are_tokens_are_left_out(

@@ -81,6 +81,7 @@ def test_models_of_the_same_name_have_folders_of_their_own(
     monkeypatch.chdir(tmp_path / "runs" / "b")
     assert default_folder("../a/export", "mine.yaml") == Path("evaluations/a-export-mine")
     assert default_folder("export", None) == Path("evaluations/export")
+    assert default_folder("की/का", None) == Path("evaluations/की-का")
 
 
 def test_scores_of_another_model_are_not_taken_for_a_models_own(

@@ -81,6 +81,14 @@ def test_one_word_stands_for_a_list_and_a_number_for_names(tmp_path: Path) -> No
     assert again == suite
 
 
+@pytest.mark.parametrize("name", ["हिन्दी", "ที่ดี"])
+def test_names_may_have_vowel_signs(tmp_path: Path, name: str) -> None:
+    suite = load_suite(
+        written(tmp_path, f"tasks: {{{name}: {{text: words, metric: f1, labels: 2}}}}")
+    )
+    assert [*suite.tasks] == [name]
+
+
 def test_a_task_without_scored_splits_has_one_number() -> None:
     task = Task(name="a", text=("words",), metric=("accuracy",))
     assert {name: at.key for name, at in task.numbers.items()} == {"a": "validation"}

@@ -21,13 +21,13 @@ from crammed.data.preparing.read.source import open_sources
 from crammed.errors import InputError
 from crammed.files.regular import read_text
 from crammed.formats.lines import Faults
+from crammed.sentences import marks
 
 NOISE = 1e-5
 """Covariance of new embeddings as a share of that of the others, as in Hewitt 2021."""
 MOST_WORDS = 100_000
 MOST_CHARACTERS = 100_000_000
 """No further document is counted after this many characters."""
-_WORD = re.compile(r"[^\W\d_]{2,}")
 _TOGETHER = 256
 """Embeddings that are drawn at a time."""
 
@@ -137,12 +137,13 @@ def _in_file(file: Path) -> Iterator[str]:
 
 
 def _in_text(data: DataConfig, tokenizer: Any) -> Iterator[str]:
-    """Words of letters, the most frequent first."""
+    """Words of letters and their marks, the most frequent first."""
+    words = re.compile(rf"[^\W\d_](?:[^\W\d_]+|[{marks()}]+)+")
     typed: Counter[str] = Counter()
     characters = 0
     faults = Faults(data.unreadable == "skip")
     for text in (t for s in open_sources(data) for part in s.parts for t in part.documents(faults)):
-        typed.update(_WORD.findall(text))
+        typed.update(words.findall(text))
         if (characters := characters + len(text)) >= MOST_CHARACTERS:
             break
     counts: Counter[str] = Counter()

@@ -33,6 +33,7 @@ from crammed.files.regular import refuse_link
 from crammed.files.writing import read_json, write_json
 from crammed.model.trained import has_trained_model
 from crammed.runs.environment import environment
+from crammed.sentences import marks
 from crammed.tasks.rows import Rows
 from crammed.tasks.task import Suite
 
@@ -56,7 +57,7 @@ def default_folder(model: str, protocol: str | Protocol | None) -> Path:
     if has_trained_model(Path(model)):
         return refuse_link(Path(model) / f"evaluation{suffix}")
     name = _path_name(Path(model)) if Path(model).exists() else str(model).strip("/.")
-    return refuse_link(Path("evaluations") / (re.sub(r"[^\w.-]+", "-", name) + suffix))
+    return refuse_link(Path("evaluations") / (re.sub(rf"[^\w{marks()}.-]+", "-", name) + suffix))
 
 
 def _path_name(path: Path) -> str:

@@ -19,6 +19,7 @@ from crammed.config import PositiveInt, Section
 from crammed.config.yamlfile import names_in, read_section
 from crammed.errors import InputError
 from crammed.hints import did_you_mean
+from crammed.sentences import is_mark
 from crammed.tasks.labels import name_of
 
 TaskKind = Literal[
@@ -316,7 +317,7 @@ class Suite(Section):
             if task.name != key:
                 raise ValueError(f"tasks.{key}.name: leave it out, the key is the name")
         for name in (self.name, *self.tasks, *numbers, *files):
-            if not re.fullmatch(r"\w[\w.+-]*", name):
+            if not re.fullmatch(r"\w[\w.+-]*", "".join(c for c in name if not is_mark(c))):
                 raise ValueError(f"{name!r} names files: use only letters, digits, and - _ + .")
         if self.name in WITHOUT_FINETUNING:
             raise ValueError(f"{self.name} is a built-in name: rename the suite's file")
