@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from crammed.config import TokenizerConfig
 from crammed.data.tokenization.tokenizer import CLS, SEP
+from crammed.data.tokenization.training import train_from_words
 from crammed.evaluation.backbones.spec import BackboneSpec
+from crammed.files.writing import write_json
 from support.backbones import RECIPES, TEXTS, Load, row
-from support.models import FAMILIES, save_model, save_tokenizer, word_pieces
+from support.models import FAMILIES, save_model, save_tokenizer, untrained, word_pieces
+from support.text import tiny
 
 
 @pytest.mark.parametrize("name", [*RECIPES, *FAMILIES])
@@ -32,6 +37,23 @@ def test_token_types_are_passed_exactly_where_the_model_has_them(
         mask = torch.ones_like(ids[None], dtype=torch.bool)
         typed, plain = model(ids[None], mask, types[None]), model(ids[None], mask)
     assert (typed - plain).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("composed", [True, False])
+@pytest.mark.parametrize("text", ["한국어 문서", "tiếng Việt", "\u092a\u0921\u093c\u093e"])
+def test_a_run_reads_letters_and_marks_as_its_text_had_them(
+    tmp_path: Path, text: str, composed: bool
+) -> None:
+    counts = [(word, 9) for word in text.split()]
+    config = tiny("crammed", f"data.clean.unicode={composed}".lower())
+    settings = TokenizerConfig(vocab_size=300, strip_accents=False)
+    untrained(train_from_words(counts, settings), config.model).save(tmp_path / "run" / "final")
+    write_json(tmp_path / "run" / "config.json", config.model_dump(mode="json"))
+    run = BackboneSpec(str(tmp_path / "run")).load()
+    other = unicodedata.normalize("NFD", text).replace("\u0921\u093c", "\u095c")
+    assert (run.plain_ids(other) == run.plain_ids(text)) == composed
+    one, same = (run.tokenize([(each,)], 32, words=False).ids.tolist() for each in (other, text))
+    assert (one == same) == composed
 
 
 @pytest.mark.parametrize("length", [8, 13, 40])

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer, normalizers
 from torch import Tensor, nn
 
 from crammed.data.tokenization.tokenizer import Specials
+from crammed.errors import InputError
 from crammed.evaluation.backbones.base import SparseMaskedLM, check_length, digest
 from crammed.evaluation.backbones.tokens import Tokenized, by_library
 from crammed.model.classifiers import SequenceClassifier, TokenClassifier
 from crammed.model.count import parameters
 from crammed.model.encoder import Encoder, MaskedLM, initialise
 from crammed.model.trained import load_trained
+from crammed.runs.directory import read_config
 from crammed.tasks.rows import Texts
 
 _HEADS = ("pooler.", "head.", "classifier.")
@@ -49,7 +53,7 @@ class RunBackbone:
         self.sep: int | None = specials.sep
         self.specials = frozenset(specials.ids) - {specials.unk}
         self._unknown = specials.names(final.tokenizer)["unk"]
-        self.tokenizer = final.tokenizer
+        self.tokenizer = _composing(final.tokenizer) if _was_composed(run) else final.tokenizer
         self._final = final
 
     def tokenize(self, texts: Sequence[Texts], max_length: int, *, words: bool) -> Tokenized:
@@ -104,6 +108,21 @@ class RunBackbone:
             model = MaskedLM(self._final.config, self._final.vocab_size)
         initialise(model, self._final.config.init_std, torch.Generator().manual_seed(0))
         return model.to(device).eval()
+
+
+def _was_composed(run: Path) -> bool:
+    """Whether the text of a run was in Unicode's form C, as it is unless its configuration says."""
+    with suppress(InputError):  # a model can be evaluated without its configuration
+        return read_config(run).data.clean.unicode
+    return True
+
+
+def _composing(tokenizer: Tokenizer) -> Tokenizer:
+    """The same, for text in any form: WordPiece knows letters only as its text had them."""
+    composing = Tokenizer.from_str(tokenizer.to_str())
+    own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+    composing.normalizer = normalizers.Sequence([normalizers.NFC(), *own])
+    return composing
 
 
 class _Encoder(nn.Module):
