@@ -397,6 +397,18 @@ def test_ideographs_take_one_entry_each_and_letters_two() -> None:
     assert both | {f"##{each}" for each in both} < vocabulary.keys()
 
 
+def test_turkish_keeps_its_two_letters_i_with_the_setting_that_the_page_names() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "languages.md").read_text("utf-8")
+    (row,) = (line for line in page.splitlines() if line.startswith("| Turkish"))
+    key, value = row.split("`")[1].removeprefix("tokenizer.").split("=")
+    fields: dict[str, Any] = {key: value == "true", "strip_accents": False}
+    plain, told = (
+        str(trained(["IIKI"], **each).normalizer.normalize_str("I"))  # type: ignore[union-attr]
+        for each in ({}, fields)
+    )
+    assert (plain, told) == ("i", "I")
+
+
 @pytest.mark.parametrize("kind", ["unigram", "sentencepiece-bpe"])
 def test_words_too_long_for_a_trainer_are_learned_from_in_pieces(kind: str) -> None:
     draw = random.Random(1)
