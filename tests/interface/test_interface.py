@@ -319,7 +319,7 @@ def test_a_run_that_does_not_begin_is_removed_while_it_is_locked(
     for module in ("pipeline", "interface.training"):
         monkeypatch.setattr(f"crammed.{module}.train_and_export", refused)
     words = [*MODEL, "finetune.tasks=[]"]
-    with pytest.raises(InputError, match="^no$"):
+    with pytest.raises(InputError, match=r"^no$"):
         getattr(training, verb)(
             "crammed", words, corpus=corpus.path, budget="2updates", out=tmp_path / "run"
         )

@@ -202,9 +202,7 @@ def test_files_are_replaced_at_once_or_not_at_all(
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_two_processes_may_write_one_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_processes_may_write_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def meanwhile() -> Iterator[bytes]:
         yield b"half "
         with monkeypatch.context() as other:

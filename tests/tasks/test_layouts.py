@@ -147,7 +147,7 @@ def test_a_task_whose_folder_lacks_the_training_split_is_not_left_out_in_silence
     tmp_path: Path,
 ) -> None:
     """That the data is in a folder called like a task says nothing of that task."""
-    tasks: dict[str, Any] = dict.fromkeys("abc", {"text": "text", "metric": "accuracy"})
+    tasks: dict[str, Any] = {name: {"text": "text", "metric": "accuracy"} for name in "abc"}
     tasks["d"] = {"kind": "minimal-pairs", "scored": {"d": "x"}}
     suite, root = Suite.model_validate({"name": "s", "tasks": tasks}), tmp_path / "c"
     save(root / "a/train.csv", FORMATS[".csv"](ROWS))

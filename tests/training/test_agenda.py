@@ -79,7 +79,7 @@ def test_all_seconds_count_towards_a_checkpoint() -> None:
     assert not scene.agenda.checkpoint_due()
 
 
-.mark.parametrize(
+@pytest.mark.parametrize(
     ("budget", "seconds"),
     [("8m", 120.0), ("3m", 60.0), ("1m", 60.0), ("40m", 600.0), ("24h", 600.0), ("9tok", 600.0)],
 )

@@ -171,7 +171,7 @@ def test_time_lost_in_a_crash_is_charged(tmp_path: Path, corpus: Corpus, cpu: De
     assert spent == pytest.approx(60.0, abs=5.0)
 
 
-.mark.parametrize(
+@pytest.mark.parametrize(
     ("lost", "said"),
     [
         (80.0, "1m 20s of its budget were lost when the process before it ended; to begin again, "),

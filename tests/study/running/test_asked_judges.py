@@ -162,7 +162,7 @@ def test_a_task_without_its_training_split_is_refused_if_its_whole_suite_judges(
     own = tmp_path / "mine.yaml"
     own.write_text(f"{OWN}  mrpc: {{text: sentence, metric: accuracy}}\n")
     write_rows(glue / "mrpc" / "training.jsonl", [{"sentence": "Why?", "label": 0}])
-    with pytest.raises(InputError, match="task mrpc: .*mrpc has no train split"):
+    with pytest.raises(InputError, match=r"task mrpc: .*mrpc has no train split"):
         judges_of([str(own)], None, glue)
     assert judges_of([f"{own}.rte"], None, glue)[0].names == ("mine.rte",)
 
