@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Thread, current_thread
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,10 @@ from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.files.locks import is_locked
 from crammed.interface import training
-from crammed.interface.asking import Tasks, configure, shown_progress, words_of
+from crammed.interface.asking import Tasks, configure, words_of
 from crammed.interface.lines import table_html
 from crammed.interface.results import Evaluation
+from crammed.interface.turn import own_turn
 from crammed.machine.device import Device
 from crammed.rules.choosing import Asked, Chosen
 from crammed.rules.recipe import parse_overrides
@@ -52,7 +53,7 @@ VALUES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("turn", [shown_progress, quiet_transformers])
+@pytest.mark.parametrize("turn", [own_turn, quiet_transformers])
 def test_threads_take_turns(turn: Callable[[], AbstractContextManager[object]]) -> None:
     began = Event()
 
@@ -66,6 +67,36 @@ def test_threads_take_turns(turn: Callable[[], AbstractContextManager[object]]) 
         assert not began.wait(0.2)
     thread.join()
     assert began.is_set()
+
+
+def test_runs_of_several_threads_get_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(*words: Any, **values: Any) -> Any:
+        found = configure(*words, **values)
+        if current_thread() is other:
+            other_has_looked.set()
+        return found
+
+    def work(asked: Asked, out: Path, *_: object) -> None:
+        folders.append(out)
+        if current_thread() is not other:
+            other.start()
+            assert not other_has_looked.wait(0.3)
+        out.mkdir(parents=True)
+
+    def train(seed: int) -> None:
+        crammed.run(overrides=TINY, data=text, budget="3updates", seed=seed)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(training, "configure", look)
+    monkeypatch.setattr(training, "run_everything", work)
+    text = write_jsonl(tmp_path / "text.jsonl", documents(3))
+    folders: list[Path] = []
+    other, other_has_looked = Thread(target=train, args=(1,)), Event()
+    train(0)
+    other.join()
+    assert len({*folders}) == 2
 
 
 def test_a_text_in_place_of_a_list_of_overrides_is_read_as_typed() -> None:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from threading import RLock
 from typing import Annotated, Any
 
 from crammed.budget import Budget
@@ -237,17 +236,11 @@ def absolute_source(name: str, option: str = "--data") -> str:
     return str(expanded(name).absolute()) if on_disk else name
 
 
-_WORKING = RLock()
-
-
 @contextmanager
 def shown_progress() -> Iterator[Progress]:
-    """Progress on standard error, once what killed commands left in temporary folders is gone.
-
-    Other threads wait for their turn: random states and threads of PyTorch are of the process.
-    """
+    """Progress on standard error, once what killed commands left in temporary folders is gone."""
     remove_left_overs()
-    with _WORKING, Progress(sys.stderr) as progress:
+    with Progress(sys.stderr) as progress:
         yield progress
 
 

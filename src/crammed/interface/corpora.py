@@ -27,6 +27,7 @@ from crammed.interface.asking import (
     words_of,
 )
 from crammed.interface.results import Prepared
+from crammed.interface.turn import own_turn
 from crammed.planning.settling import device_of, settle
 from crammed.rules.choosing import Asked, shape_of
 from crammed.rules.recipe import parse_overrides
@@ -34,6 +35,7 @@ from crammed.terminal.progress import Progress
 
 
 @checked
+@own_turn()
 def prepare(
     recipe: str | None = None,
     overrides: Overrides = (),

@@ -38,6 +38,7 @@ from crammed.interface.asking import (
     words_of,
 )
 from crammed.interface.results import Decision, Embedder, Evaluation, FineTuned
+from crammed.interface.turn import own_turn
 from crammed.report.page import write_report
 from crammed.tasks.task import no_such
 from crammed.terminal.progress import Progress
@@ -46,6 +47,7 @@ from crammed.training.plan import refuse_too_little
 
 
 @checked
+@own_turn()
 def evaluate(
     model: File,
     suite: File = "glue",
@@ -143,6 +145,7 @@ _OF_BOTH = re.compile(r"(data|batch|compute|train\.divergence)[.=]")
 
 
 @checked
+@own_turn()
 def decide(
     model: File,
     recipe: str | None = None,
@@ -204,6 +207,7 @@ def decide(
 
 
 @checked
+@own_turn()
 def finetune(
     model: File,
     suite: File,
@@ -242,6 +246,7 @@ def finetune(
 
 
 @checked
+@own_turn()
 def embed(
     model: File,
     *,

@@ -25,6 +25,7 @@ from crammed.interface.asking import (
     task_names,
 )
 from crammed.interface.results import Run
+from crammed.interface.turn import own_turn
 from crammed.machine.device import Device, choose_kind
 from crammed.machine.workers import world_size
 from crammed.pipeline import GivenTasks, run_everything
@@ -45,6 +46,7 @@ from crammed.training.update.memory import refuse_too_large
 
 
 @checked
+@own_turn()
 def run(
     recipe: str | None = None,
     overrides: Overrides = (),
@@ -118,6 +120,7 @@ def _given_tasks(suite: str, data: File | None, glue: File | None) -> GivenTasks
 
 
 @checked
+@own_turn()
 def pretrain(
     recipe: str | None = None,
     overrides: Overrides = (),
@@ -181,6 +184,7 @@ def _lead(
 
 
 @checked
+@own_turn()
 def adapt(
     model: File,
     overrides: Overrides = (),
