@@ -96,6 +96,18 @@ def test_threads_that_fill_gaps_take_turns(model_folders: dict[str, Path]) -> No
     assert filled == filled[:1] * 8
 
 
+def test_a_model_leaves_the_random_numbers_of_the_program_alone(
+    model_folders: dict[str, Path],
+) -> None:
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    for name in ("crammed", "bert"):
+        model = crammed.load(model_folders[name], "cpu")
+        model.encode(TEXTS)
+        model.fill("the [MASK] fox")
+        assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_texts_longer_than_the_rows_of_training(tmp_path: Path) -> None:
     config = tiny("bert-base", "model.max_length=32").model
     final = replace(untrained(word_pieces(), config), row_length=8)

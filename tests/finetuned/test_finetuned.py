@@ -347,7 +347,10 @@ def test_a_model_that_reads_two_texts_apart(
     (data.parent / "protocol.yaml").write_text(PROTOCOL.replace("}", ", pairs: by-width}"))
     kept = data.parent / "kept"
     done = keep(request(data, encoders[recipe], "regression"), kept, SILENT)
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
     rows, predictor = validation(data, "regression"), Predictor.load(kept)
+    assert torch.equal(torch.get_rng_state(), before)  # the random numbers of the program
     wanted = read_outputs(data.parent / "scores", "regression", "mine", done["seed"])["mine"]
     np.testing.assert_allclose(predictor.outputs(rows), wanted, atol=1e-5)
     answers = [answer for _, answer in predictor.predict(data / "validation.jsonl")]

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 import crammed
@@ -99,6 +100,20 @@ def test_runs_of_several_threads_get_folders_of_their_own(
     assert len({*folders}) == 2
 
 
+def test_a_turn_leaves_the_random_numbers_of_the_program_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seeds: list[int] = []  # of CUDA, which has not begun
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    with own_turn():
+        torch.manual_seed(8)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert seeds == [8, 7]
+
+
 def test_a_text_in_place_of_a_list_of_overrides_is_read_as_typed() -> None:
     assert words_of("optim.lr=1e-3 model.layers=2") == ["optim.lr=1e-3", "model.layers=2"]
 
@@ -150,11 +165,13 @@ def page(here: Path) -> Iterator[dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
         patch.setattr("crammed.rules.recipe.DEFAULT", "tiny.yaml")
-        values: dict[str, Any] = {}
+        torch.manual_seed(7)
+        values: dict[str, Any] = {"random before": torch.get_rng_state()}
         for block in python_blocks():
             code = block.replace('"1h"', '"3updates"').replace('"crammed", {', '"tiny.yaml", {')
             if "classifier" not in code:
                 exec(compile(code, "docs/python.md", "exec"), values)
+        values["random after"] = torch.get_rng_state()
         yield values
 
 
@@ -175,6 +192,10 @@ def test_the_page_is_true(here: Path, page: dict[str, Any]) -> None:
     assert run.scores == page["evaluation"].scores
     assert page["kept"].scores["rte"]["median"] == run.scores["rte"]["median"]
     assert page["vectors"].shape[0] == 2
+
+
+def test_the_page_leaves_the_random_numbers_of_the_program_alone(page: dict[str, Any]) -> None:
+    assert torch.equal(page["random before"], page["random after"])
 
 
 def test_a_notebook_shows_what_came_out(page: dict[str, Any]) -> None:

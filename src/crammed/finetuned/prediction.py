@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
@@ -165,7 +166,8 @@ def _pair_classifier(folder: Path, backbone: HuggingFaceBackbone) -> PairClassif
     file, encoder = folder / PAIR_LAYER, backbone.encoder_ends()
     try:
         layer = load_file(file)
-        model = PairClassifier(encoder, backbone.width or 0, len(layer["bias"]), 0.0, 0)
+        with torch.random.fork_rng(devices=[]):  # weights drawn here are replaced below
+            model = PairClassifier(encoder, backbone.width or 0, len(layer["bias"]), 0.0, 0)
         model.linear.load_state_dict(layer)
     except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{file} is missing or damaged: fine-tune again") from error

@@ -64,7 +64,8 @@ class TrainedModel:
 
     def masked_lm(self, device: torch.device) -> MaskedLM:
         """The model with these weights, in evaluation mode."""
-        model = MaskedLM(self.config, self.vocab_size)
+        with torch.random.fork_rng(devices=[]):  # weights drawn here are replaced below
+            model = MaskedLM(self.config, self.vocab_size)
         model.load_state_dict(self.weights, strict=True)
         return model.to(device).eval()
 
