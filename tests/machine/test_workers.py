@@ -158,11 +158,12 @@ def test_workers_are_protected_and_their_program_keeps_its_environment(
 
 
 def test_an_error_ends_no_other_processes_of_the_program() -> None:
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as others:
-        assert others.submit(abs, -1).result() == 1
-        with pytest.raises(KeyError), workers.worker_processes(1, "nothing"):
-            raise KeyError
-        assert others.submit(abs, -2).result() == 2
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn) as before, ProcessPoolExecutor(1, spawn) as meanwhile:
+        assert before.submit(abs, -1).result() == 1
+        with pytest.raises(ZeroDivisionError), workers.worker_processes(1, "nothing"):
+            1 / (1 - meanwhile.submit(abs, -1).result())
+        assert [pool.submit(abs, -2).result() for pool in (before, meanwhile)] == [2, 2]
 
 
 def test_workers_do_not_run_the_script_that_starts_them(tmp_path: Path) -> None:

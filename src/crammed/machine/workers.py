@@ -186,7 +186,6 @@ def worker_processes(
     Raises:
         CrammedError: a worker died.
     """
-    others = {*multiprocessing.active_children()}  # of the program that imports this package
     # Spawned, not forked: threads of pyarrow and PyTorch do not survive a fork.
     context = _Spawning()
     with protected_children():  # one process begins with the pool, the others with their first jobs
@@ -201,8 +200,9 @@ def worker_processes(
         ) from error
     except BaseException:
         # A worker's current job may take hours; what is finished is already on the disk.
-        for process in {*multiprocessing.active_children()} - others:
-            process.terminate()
+        for process in multiprocessing.active_children():
+            if isinstance(process, _Worker):  # not one of the program that imports this package
+                process.terminate()
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
