@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -196,6 +197,14 @@ def test_the_page_is_true(here: Path, page: dict[str, Any]) -> None:
 
 def test_the_page_leaves_the_random_numbers_of_the_program_alone(page: dict[str, Any]) -> None:
     assert torch.equal(page["random before"], page["random after"])
+
+
+def test_results_and_errors_have_names(page: dict[str, Any]) -> None:
+    kinds: dict[str, type] = {"run": crammed.Run, "corpus": crammed.Prepared}
+    kinds |= {"evaluation": crammed.Evaluation, "kept": crammed.FineTuned, "model": crammed.Model}
+    assert {name: type(page[name]) for name in kinds} == kinds
+    code = "import crammed; crammed.errors.Interrupted"
+    subprocess.run([sys.executable, "-c", code], check=True)  # nothing has imported it before
 
 
 def test_a_notebook_shows_what_came_out(page: dict[str, Any]) -> None:
