@@ -6,7 +6,9 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,7 +21,8 @@ from crammed.evaluation.comparison import compare_models
 from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.finetuning.jobs import Failures, FinetuneJob, FinetuneSetup, run_jobs
 from crammed.evaluation.finetuning.task import SplitWriter
-from crammed.evaluation.folder import default_folder, scores_folder
+from crammed.evaluation.folder import EvaluationFolder, default_folder, scores_folder
+from crammed.evaluation.protocol import load_protocol
 from crammed.files.writing import read_json, write_json
 from crammed.report.page import write_report
 from crammed.terminal.progress import SILENT, Progress
@@ -67,6 +70,20 @@ def test_a_failed_evaluation_removes_only_what_it_has_made(tmp_path: Path, ask: 
         evaluate(ask(suite="blimp", data=str(tmp_path / "none"), jobs=None), SILENT)
     assert [each.name for each in scores.iterdir()] == [".git"]
     assert (scores / ".git" / "config").read_text() == "[core]"
+
+
+def test_a_folder_that_could_not_be_opened_is_not_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone: Any = SimpleNamespace(name="a", sha256="0", parameters=1, max_length=8)
+    asked = tmp_path / "scores", backbone, load_protocol("small")
+    with monkeypatch.context() as patch:
+        stopped = Mock(side_effect=KeyboardInterrupt)
+        patch.setattr("crammed.evaluation.folder.write_json", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            EvaluationFolder(*asked)
+    with EvaluationFolder(*asked):
+        pass
 
 
 def test_models_of_the_same_name_have_folders_of_their_own(

@@ -4,6 +4,7 @@ import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from safetensors import SafetensorError
@@ -100,6 +101,20 @@ def test_a_run_that_did_not_begin_leaves_no_folders(
                 RunDir.open(tmp_path / place, tiny())
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
     assert left == ["mine", "shared", "shared/three"]
+
+
+def test_a_run_that_could_not_be_opened_is_not_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a new one nor one whose configuration changes where it may."""
+    for config in (tiny(), tiny("crammed", "train.divergence.then=skip")):
+        with monkeypatch.context() as patch:
+            stopped = Mock(side_effect=KeyboardInterrupt)
+            patch.setattr("crammed.runs.directory.write_json", stopped)
+            with pytest.raises(KeyboardInterrupt):
+                RunDir.open(tmp_path / "run", config)
+        with RunDir.open(tmp_path / "run", config):
+            pass
 
 
 def test_a_corpus_outlives_a_run_that_did_not_begin(tmp_path: Path) -> None:

@@ -121,10 +121,11 @@ class EvaluationFolder:
             raise InputError(f"{folder} holds scores {other}: {elsewhere}")
         self._made = missing_folders(folder)
         self._lock = FolderLock(folder)
-        self._environment = environment()
         self._created = found is None
-        if found is None:
-            write_json(described, {"schema": SCHEMA, "model": model, "protocol": settings})
+        with self._lock.released_on_error():
+            self._environment = environment()
+            if found is None:
+                write_json(described, {"schema": SCHEMA, "model": model, "protocol": settings})
 
     def __enter__(self) -> EvaluationFolder:
         return self

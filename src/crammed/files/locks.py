@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from crammed.errors import InputError
@@ -49,6 +51,15 @@ class FolderLock:
     def release(self) -> None:
         """Release the lock."""
         os.close(self._descriptor)
+
+    @contextmanager
+    def released_on_error(self) -> Iterator[None]:
+        """Release the lock if what it is held for fails to begin: this process may try again."""
+        try:
+            yield
+        except BaseException:
+            self.release()
+            raise
 
     def __enter__(self) -> FolderLock:
         return self

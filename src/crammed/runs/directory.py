@@ -70,8 +70,9 @@ class RunDir:
         self._created = created
         self._made = missing_folders(path)
         self._lock = FolderLock(path)
-        for half_written in path.glob(".*.json*.tmp"):  # by a process that was killed
-            half_written.unlink()
+        with self._lock.released_on_error():
+            for half_written in path.glob(".*.json*.tmp"):  # by a process that was killed
+                half_written.unlink()
 
     @classmethod
     def open(cls, path: Path, config: RunConfig, choice: Choice | None = None) -> RunDir:
@@ -98,22 +99,24 @@ class RunDir:
                 raise another_run(path, differences(found, config))
             run = cls(path, config, created=False)
             run.choice = before
-            if another:
-                run._begin_anew()
-            if another or again:
-                run.decide(config, choice)
-            elif found.train.divergence != config.train.divergence:
-                write_json(saved, config.model_dump(mode="json"))
+            with run._lock.released_on_error():
+                if another:
+                    run._begin_anew()
+                if another or again:
+                    run.decide(config, choice)
+                elif found.train.divergence != config.train.divergence:
+                    write_json(saved, config.model_dump(mode="json"))
             return run
         if path.exists() and not all(_BEFORE_CONFIG.fullmatch(f.name) for f in path.iterdir()):
             raise InputError(f"{path} holds something that is not a run: choose another --out")
         run = cls(path, config, created=True)
-        try:
-            write_json(path / "env.json", environment())
-            run.decide(config, choice)
-        except InputError:
-            run.discard_if_new()
-            raise
+        with run._lock.released_on_error():
+            try:
+                write_json(path / "env.json", environment())
+                run.decide(config, choice)
+            except InputError:
+                run.discard_if_new()
+                raise
         return run
 
     def decide(self, config: RunConfig, choice: Choice | None) -> None:
