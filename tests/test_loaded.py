@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 from time import sleep
 from typing import Any
 from unittest.mock import Mock
@@ -96,6 +97,22 @@ def test_threads_that_fill_gaps_take_turns(model_folders: dict[str, Path]) -> No
     assert filled == filled[:1] * 8
 
 
+def test_threads_load_a_model_once(
+    model_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made() -> Any:
+        times.append(1)
+        sleep(0.1)
+        return encoder()
+
+    model, times = crammed.load(model_folders["bert"], "cpu"), list[int]()
+    encoder = model.backbone.encoder
+    monkeypatch.setattr(model.backbone, "encoder", made)
+    with ThreadPoolExecutor(4) as threads:
+        assert len([*threads.map(model.encode, [TEXTS] * 4)]) == 4
+    assert times == [1]
+
+
 def test_a_model_leaves_the_random_numbers_of_the_program_alone(
     model_folders: dict[str, Path],
 ) -> None:
@@ -130,7 +147,7 @@ def test_texts_are_what_a_column_of_a_file_would_hold(model_folders: dict[str, P
 
     def read(text: list[str], row: tuple[str, str]) -> Any:
         task = Task.model_validate({"name": "a", "text": text, "metric": "accuracy"})
-        predictor = Mock(cut=0, description=Mock(task=task), answers=Mock(return_value=[]))
+        predictor = Mock(description=Mock(task=task), answers=Mock(return_value=([], 0)))
         model.__dict__["_predictor"] = predictor
         model.predict([row])
         return predictor.answers.call_args.args[0].texts
@@ -154,13 +171,37 @@ def test_a_model_that_was_named_from_another_folder_goes_on(
     np.testing.assert_array_equal(model.encode(TEXTS), there.encode(TEXTS))
 
 
-def test_a_fine_tuned_model_that_was_named_from_another_folder_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def fine_tuned(tmp_path: Path) -> Path:
+    """A classifier in a folder, as `crammed finetune` keeps it."""
     kept = save_model(tmp_path / "kept", "bert", "AutoModelForSequenceClassification")
     task = {"name": "a", "text": "text", "metric": "accuracy"}
     described: dict[str, Any] = {"task": task, "labels": ["wet", "dry"], "max_length": 16}
     write_json(kept / DESCRIPTION, {**described, "encoder": "e", "seed": 0, "scores": {}})
+    return kept
+
+
+def test_threads_that_predict_count_their_own_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def together(*given: Any, **values: Any) -> Any:
+        both.wait(60)
+        tokens = tokenize(*given, **values)
+        both.wait(60)
+        return tokens
+
+    model = crammed.load(fine_tuned(tmp_path), "cpu")
+    both, tokenize, cut = Barrier(2), model._predictor.backbone.tokenize, list[int]()
+    monkeypatch.setattr(model._predictor.backbone, "tokenize", together)
+    monkeypatch.setattr("crammed.loaded._warn", lambda count, _: cut.append(count))
+    with ThreadPoolExecutor(2) as threads:
+        assert len([*threads.map(model.predict, [["fox"], ["fox " * 30]])]) == 2
+    assert sorted(cut) == [0, 1]
+
+
+def test_a_fine_tuned_model_that_was_named_from_another_folder_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = fine_tuned(tmp_path)
     monkeypatch.chdir(tmp_path)
     model = crammed.load("kept", "cpu")
     monkeypatch.chdir(kept)

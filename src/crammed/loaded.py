@@ -33,6 +33,8 @@ from crammed.tasks.task import pieces
 
 Text = str | Sequence[str]
 """A text; two texts or, for tasks that label words, words."""
+_LOADING = Lock()
+"""Threads that use a model for the first time at the same time load it once."""
 _FILLING = Lock()
 """Threads take turns: a masked language model of transformers remembers which tokens to decode."""
 
@@ -86,10 +88,12 @@ class Model:
                 f"{self.backbone.name} was trained on texts of at most {longest} tokens: choose "
                 f"max_length={longest} or less, but 3 or more"
             )
-        rows = encoded(self.backbone, given, int(max_length or longest), self.device)
+        with _LOADING:
+            model, numerics = self.model, self._numerics
+        rows = encoded(self.backbone, given, int(max_length or longest), numerics.device)
         if max_length is None:
             _warn(rows.cut, longest)
-        return predict(MeanOfTokens(self.model), rows, self._numerics)
+        return predict(MeanOfTokens(model), rows, numerics)
 
     @checked
     def fill(self, text: str, count: AtLeastOne = 5) -> list[list[tuple[str, float]]]:
@@ -118,10 +122,11 @@ class Model:
         if not len(gaps):
             mask = self._text_of(backbone.mask)
             raise InputError(f"the text has no gap: write {mask} where a word is missing")
-        device = self.device
+        with _LOADING:
+            masked_lm, device = self._masked_lm, self.device
         with _FILLING, torch.inference_mode():
             row, at = (torch.from_numpy(each)[None].to(device) for each in (ids, gaps))
-            logits = self._masked_lm(row, at)[0].float().cpu()
+            logits = masked_lm(row, at)[0].float().cpu()
         best = logits.softmax(-1).topk(min(count, logits.shape[-1]))
         return [
             [(self._text_of(number), p) for number, p in zip(numbers, shares, strict=True)]
@@ -136,7 +141,8 @@ class Model:
                 texts and gets one, or one and gets several, or it rates answers or reads texts of
                 several columns, which `crammed predict` takes from a file.
         """
-        predictor = self._predictor
+        with _LOADING:
+            predictor = self._predictor
         task = predictor.description.task
         templates = [pieces(each) for each in task.text]
         several = [each for each in templates if len({name for _, name in each if name}) > 1]
@@ -152,9 +158,8 @@ class Model:
         if task.kind != "tokens":
             rows = [tuple(map(_filled, templates, row)) for row in rows]
         labels = np.zeros(len(rows), np.float32)
-        before = predictor.cut
-        answers = list(predictor.answers(Rows(rows, labels))) if rows else []
-        _warn(predictor.cut - before, predictor.longest)
+        answers, cut = predictor.answers(Rows(rows, labels)) if rows else ([], 0)
+        _warn(cut, predictor.longest)
         return answers
 
     @property

@@ -129,7 +129,7 @@ def test_every_kind_predicts_as_it_was_judged(
     assert "scale" not in json.loads((data.parent / "kept" / DESCRIPTION).read_text())
     rows = validation(data, kind)
     wanted = read_outputs(data.parent / "scores", kind, "mine", done["seed"])["mine"]
-    np.testing.assert_allclose(predictor.outputs(rows), wanted, atol=1e-5)
+    np.testing.assert_allclose(predictor.outputs(rows)[0], wanted, atol=1e-5)
     answers = [answer for _, answer in predictor.predict(data / "validation.jsonl")]
     assert len(answers) == len(rows)
     hub = {"tokens": "token-classification", "choice": "multiple-choice"}
@@ -239,7 +239,7 @@ def test_the_weights_are_those_of_the_median_seed(data: Path, encoders: dict[str
     done = keep(request(data, encoders["crammed"], seeds=3), data.parent / "kept", SILENT)
     (score,) = done["suites"]["classification"]["tasks"].values()
     assert score["seeds"][done["seed"]] == score["median"]
-    outputs = Predictor.load(data.parent / "kept").outputs(validation(data, "classification"))
+    outputs, _ = Predictor.load(data.parent / "kept").outputs(validation(data, "classification"))
     for seed in range(3):
         theirs = read_outputs(data.parent / "scores", "classification", "mine", seed)["mine"]
         assert np.allclose(outputs, theirs, atol=1e-5) == (seed == done["seed"])
@@ -300,7 +300,7 @@ def test_the_median_of_an_even_number() -> None:
 def test_the_page_counts_what_the_model_says(data: Path, encoders: dict[str, Path]) -> None:
     done = keep(request(data, encoders["crammed"], untrained=True), data.parent / "kept", SILENT)
     rows = validation(data, "classification")
-    outputs = Predictor.load(data.parent / "kept").outputs(rows)
+    outputs, _ = Predictor.load(data.parent / "kept").outputs(rows)
     guess, truth = outputs.argmax(-1), rows.labels
     for number, each in enumerate(done["classes"]):
         hits = int(((guess == number) & (truth == number)).sum())
@@ -352,7 +352,7 @@ def test_a_model_that_reads_two_texts_apart(
     rows, predictor = validation(data, "regression"), Predictor.load(kept)
     assert torch.equal(torch.get_rng_state(), before)  # the random numbers of the program
     wanted = read_outputs(data.parent / "scores", "regression", "mine", done["seed"])["mine"]
-    np.testing.assert_allclose(predictor.outputs(rows), wanted, atol=1e-5)
+    np.testing.assert_allclose(predictor.outputs(rows)[0], wanted, atol=1e-5)
     answers = [answer for _, answer in predictor.predict(data / "validation.jsonl")]
     assert crammed.load(kept, "cpu").predict(rows.texts) == answers
     encoder = AutoModel.from_pretrained(kept)

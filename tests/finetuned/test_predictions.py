@@ -28,7 +28,9 @@ FIXED: dict[str, Any] = {"max_length": 16, "encoder": "e", "seed": 0, "scores": 
 def test_rows_with_another_number_of_answers_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Predictor, "outputs", lambda _, rows: np.zeros((len(rows), rows.choices)))
+    monkeypatch.setattr(
+        Predictor, "outputs", lambda _, rows: (np.zeros((len(rows), rows.choices)), 0)
+    )
     values = {"name": "a", "kind": "choice", "text": "q", "choices": "ends", "metric": "accuracy"}
     values["group"] = "g"
     task = Task.model_validate(values)

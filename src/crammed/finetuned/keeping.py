@@ -147,7 +147,7 @@ def _judged(
     write_json(file, {**(read_json(file) or {}), "architectures": [predictor.class_name]})
     name = next(iter(data.scored))
     task = predictor.description.task
-    outputs = predictor.outputs(data.scored[name])
+    outputs, _ = predictor.outputs(data.scored[name])
     loaded = load_arrays(retrained)
     assert loaded is not None, "it was written with the weights"
     judged = loaded[0][name]

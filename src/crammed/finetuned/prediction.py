@@ -41,7 +41,7 @@ class Predictor:
     """A fine-tuned model, ready to predict.
 
     Attributes:
-        cut: how many texts have been truncated so far.
+        cut: how many texts of files have been truncated so far.
     """
 
     description: Description
@@ -95,8 +95,11 @@ class Predictor:
         """Tokens at which texts are truncated."""
         return min(self.description.max_length, self.backbone.max_length)
 
-    def outputs(self, rows: Rows) -> Outputs:
+    def outputs(self, rows: Rows) -> tuple[Outputs, int]:
         """The model's outputs for rows, or for kind tokens for their words; see `Outputs`.
+
+        Returns:
+            them, and how many texts were truncated.
 
         Raises:
             InputError: they are not finite: the weights are damaged.
@@ -104,7 +107,6 @@ class Predictor:
         words = self.description.task.kind == "tokens"
         texts, sequences = sequences_of(rows, apart=self.description.apart)
         tokens = self.backbone.tokenize(texts, self.longest, words=words)
-        self.cut += tokens.cut
         counts = np.array([len(texts) for texts in rows.texts], np.int64) if words else None
         labels = np.zeros(len(rows) if counts is None else int(counts.sum()), np.float32)
         device = self.numerics.device
@@ -113,8 +115,8 @@ class Predictor:
         if not np.isfinite(outputs).all():
             raise InputError(f"{self.backbone.name} computes no finite numbers: fine-tune again")
         if counts is None:
-            return outputs
-        return of_words(outputs, tokens, counts, self.description.majority)
+            return outputs, tokens.cut
+        return of_words(outputs, tokens, counts, self.description.majority), tokens.cut
 
     def predict(self, file: Path) -> Iterator[tuple[Record, dict[str, Any]]]:
         """Each row of a file, see `open_file`, and what the model says of it: see `answer`.
@@ -130,20 +132,25 @@ class Predictor:
         while placed := list(islice(records, _AT_ONCE)):
             rows = read_rows(split.shown, placed, columns, choices=choices, labelled=False)
             choices = rows.choices
-            for (_, record), answer in zip(placed, self.answers(rows), strict=True):
+            answers, cut = self.answers(rows)
+            self.cut += cut
+            for (_, record), answer in zip(placed, answers, strict=True):
                 yield record, answer
         if rows is None:
             raise InputError(f"{split.shown} holds no rows")
 
-    def answers(self, rows: Rows) -> Iterator[dict[str, Any]]:
-        """What the model says of each row.
+    def answers(self, rows: Rows) -> tuple[list[dict[str, Any]], int]:
+        """What the model says of each row, and how many texts were truncated.
 
         ``{"predicted", "probability", "probabilities": {label: probability}}`` for classes and
         choices; ``{"predicted": labels, "probabilities"}`` for kind multi-label; ``{"predicted":
         value}`` for regression; ``{"predicted": a label for each word}`` for kind tokens.
         """
-        outputs, labels = self.outputs(rows), self.description.labels
-        kind = self.description.task.kind
+        outputs, cut = self.outputs(rows)
+        return [*self._said(outputs, rows)], cut
+
+    def _said(self, outputs: Outputs, rows: Rows) -> Iterator[dict[str, Any]]:
+        kind, labels = self.description.task.kind, self.description.labels
         if kind == "regression":
             yield from ({"predicted": float(value)} for value in outputs[:, 0])
         elif kind == "tokens":
