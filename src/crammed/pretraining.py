@@ -276,21 +276,25 @@ def _heldout_sha256(corpus: Corpus, config: RunConfig) -> str:
     return json_hash([*hashes, config.data.heldout_rows, config.data.row_length])
 
 
-def result(run: Path) -> dict[str, Any]:
+def result(run: Path, shown: Path | None = None) -> dict[str, Any]:
     """The result of the finished run in a folder, as ``--json`` prints it.
+
+    Args:
+        shown: how to name the folder; None is by its path.
 
     Raises:
         InputError: it has not finished.
     """
     summary = read_summary(run)
+    shown = shown or run
     if summary is None:
-        raise InputError(f"{run} has not finished: repeat its command")
+        raise InputError(f"{shown} has not finished: repeat its command")
     values = summary.values()
-    report, unshown = run / "report.html", ("schema", "fill_mask", "accounts")
+    report, unshown = shown / "report.html", ("schema", "fill_mask", "accounts")
     return {
-        "run_dir": str(run),
-        "export_dir": str(run / "export"),
-        "report": str(report) if report.exists() else None,
+        "run_dir": str(shown),
+        "export_dir": str(shown / "export"),
+        "report": str(report) if (run / report.name).exists() else None,
         "heldout_loss": summary.heldout["loss@0.15"],
         "train_longer": train_longer(run, summary),
         "example": shortest_example(values["fill_mask"], summary.mask_token),

@@ -179,10 +179,10 @@ def page(here: Path) -> Iterator[dict[str, Any]]:
 def test_the_page_is_true(here: Path, page: dict[str, Any]) -> None:
     run, trial = page["run"], page["trial"]
     assert json.loads((here / "runs/mine/config.json").read_text())["budget"]["limit"] == "3updates"
-    assert run.folder == Path("runs/mine")
+    assert run.folder == here / "runs/mine"
     assert run.summary.updates == 3
     assert run.result["heldout_loss"] == run.summary.heldout["loss@0.15"]
-    assert trial.folder == Path("runs/0.002")
+    assert trial.folder == here / "runs/0.002"
     assert json.loads((here / "runs/0.002/config.json").read_text())["optim"]["lr"] == 2e-3
     assert [*page["losses"].columns] == ["update", "tokens", "loss"]
     assert page["losses"]["update"].iloc[-1] == 3
@@ -205,6 +205,19 @@ def test_results_and_errors_have_names(page: dict[str, Any]) -> None:
     assert {name: type(page[name]) for name in kinds} == kinds
     code = "import crammed; crammed.errors.Interrupted"
     subprocess.run([sys.executable, "-c", code], check=True)  # nothing has imported it before
+
+
+def test_results_are_found_from_another_folder(
+    page: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run, corpus, kept = (page[name] for name in ("run", "corpus", "kept"))
+    assert run.summary.updates == 3
+    assert run.result["run_dir"] == "runs/mine"  # as it was named
+    assert run.result["report"] == "runs/mine/report.html"
+    assert dict(corpus.lines)["corpus"] == ["corpus"]
+    for folder in (run.export, corpus.folder, page["evaluation"].folder, kept.folder, kept.model):
+        assert folder.is_dir()
 
 
 def test_a_notebook_shows_what_came_out(page: dict[str, Any]) -> None:

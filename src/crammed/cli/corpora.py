@@ -76,7 +76,7 @@ def prepare(
     )
     decided = r"(data|tokenizer)[.=]|budget(\.limit)?="
     own = [word for word in words or [] if not re.match(decided, word)]
-    following = ["crammed", "pretrain", *own, "--corpus", str(done.folder), "--budget", done.budget]
+    following = ["crammed", "pretrain", *own, "--corpus", str(done.shown), "--budget", done.budget]
     lines = [*done.lines, ("next", shlex.join([*following, *["--fit"] * fit]))]
     print_result({**done.manifest, "out": str(out)}, as_json, lines)
 

@@ -242,7 +242,7 @@ def finetune(
     kept = Path(out)
     with shown_progress() as progress:
         result = keep(request, behind_links(kept), progress)
-    return FineTuned(Path(result["folder"]), result, kept)
+    return FineTuned(Path(result["folder"]), result, kept.absolute())
 
 
 @checked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,24 @@ def read_run(run: File) -> Run:
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run in its folder; everything is read when it is asked for."""
+class _Result:
+    """What is in a folder, wherever the program goes on to work.
+
+    Attributes:
+        shown: the folder as it was named.
+    """
 
     folder: Path
+    shown: Path = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shown", self.folder)
+        object.__setattr__(self, "folder", self.folder.absolute())
+
+
+@dataclass(frozen=True)
+class Run(_Result):
+    """A run in its folder; everything is read when it is asked for."""
 
     @property
     def export(self) -> Path:
@@ -68,13 +82,13 @@ class Run:
     @property
     def result(self) -> dict[str, Any]:
         """The result of a finished run, as ``--json`` prints it."""
-        return result(self.folder)
+        return result(self.folder, self.shown)
 
     def _repr_html_(self) -> str:
         from crammed.report.notebook import curve_html
 
         if self.summary is None:
-            return table_html([("run", f"{self.folder}, which has not finished")])
+            return table_html([("run", f"{self.shown}, which has not finished")])
         return table_html(run_lines(self.result)) + curve_html(self.folder)
 
 
@@ -83,7 +97,7 @@ def _frame(records: list[dict[str, Any]]) -> Any:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Prepared(_Result):
     """A prepared corpus.
 
     Attributes:
@@ -91,21 +105,21 @@ class Prepared:
         budget: the budget that its vocabulary suits.
     """
 
-    folder: Path
     manifest: dict[str, Any]
     budget: str
 
     @property
     def lines(self) -> list[Line]:
         """The manifest in words."""
-        return [*describe_corpus(Corpus(self.folder))]
+        described = dict(describe_corpus(Corpus(self.folder)))
+        return [*(described | {"corpus": [str(self.shown)]}).items()]
 
     def _repr_html_(self) -> str:
         return table_html(self.lines)
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(_Result):
     """Scores of a model on a suite.
 
     Attributes:
@@ -113,7 +127,6 @@ class Evaluation:
         result: everything, as ``--json`` prints it.
     """
 
-    folder: Path
     result: dict[str, Any]
 
     @property
@@ -127,7 +140,7 @@ class Evaluation:
         return scores
 
     def _repr_html_(self) -> str:
-        return table_html([*self._lines(), ("folder", str(self.folder))])
+        return table_html([*self._lines(), ("folder", str(self.shown))])
 
     def _lines(self) -> list[Line]:
         ((suite, scores),) = self.result["suites"].items()
@@ -156,7 +169,7 @@ class FineTuned(Evaluation):
 
 
 @dataclass(frozen=True)
-class Decision:
+class Decision(_Result):
     """Three ways to an encoder, scored on the same tasks.
 
     Attributes:
@@ -164,7 +177,6 @@ class Decision:
         result: everything, as ``--json`` prints it.
     """
 
-    folder: Path
     result: dict[str, Any]
 
     @property
@@ -187,7 +199,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Embedder:
+class Embedder(_Result):
     """Sentence embeddings.
 
     Attributes:
@@ -195,13 +207,12 @@ class Embedder:
         result: the contents of ``embedding.json``, with the scores ``before`` and ``after``.
     """
 
-    folder: Path
     result: dict[str, Any]
 
     @property
     def lines(self) -> list[Line]:
         """The scores in words."""
-        return [*score_lines(self.result), ("model", str(self.folder))]
+        return [*score_lines(self.result), ("model", str(self.shown))]
 
     def _repr_html_(self) -> str:
         return table_html(self.lines)
