@@ -92,6 +92,18 @@ def test_a_second_ctrl_c_is_reported_as_the_first_would_have_been(usual: Any, ra
         signal.signal(signal.SIGINT, before)
 
 
+def test_a_signal_that_c_code_handles_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_c(number: int) -> Any:
+        return None if number == signal.SIGTERM else handler(number)
+
+    handler = signal.getsignal
+    before = [handler(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    monkeypatch.setattr(signal, "getsignal", of_c)
+    with noted_signals():
+        assert handler(signal.SIGTERM) == before[0]
+        assert handler(signal.SIGINT) != before[1]
+
+
 @pytest.mark.parametrize("last", [0, 3])
 def test_a_signal_leaves_an_update_between_its_microbatches(
     tmp_path: Path, corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch, last: int

@@ -25,8 +25,9 @@ def leave_update(signals: list[str]) -> None:
 def noted_signals() -> Iterator[list[str]]:
     """Add the names of SIGINT, SIGTERM and SIGHUP to a list instead of ending the process.
 
-    A SIGINT after any of them interrupts at once, and SIGHUP stays ignored under ``nohup``. Outside
-    the main thread, where Python handles no signals, the list stays empty.
+    A SIGINT after any of them interrupts at once, and SIGHUP stays ignored under ``nohup``. Signals
+    that C code handles are left to it, for Python could not put its handler back. Outside the main
+    thread, where Python handles no signals, the list stays empty.
     """
     received: list[str] = []
 
@@ -41,7 +42,8 @@ def noted_signals() -> Iterator[list[str]]:
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
-    old = {number: signal.signal(number, note) for number in stop_signals()}
+    ours = [each for each in stop_signals() if signal.getsignal(each) is not None]
+    old = {number: signal.signal(number, note) for number in ours}
     try:
         yield received
     finally:
