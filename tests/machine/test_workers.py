@@ -166,6 +166,13 @@ def test_an_error_ends_no_other_processes_of_the_program() -> None:
         assert [pool.submit(abs, -2).result() for pool in (before, meanwhile)] == [2, 2]
 
 
+def test_a_process_that_may_start_no_others_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprocessing.current_process(), "daemon", True)
+    words = r"^a daemonic process, as in a multiprocessing\.Pool, .*: set compute\.workers=1"
+    with pytest.raises(InputError, match=words), workers.worker_processes(2, "compute.workers=1"):
+        pass
+
+
 def test_workers_do_not_run_the_script_that_starts_them(tmp_path: Path) -> None:
     """Not even one without ``if __name__ == "__main__"``, as people write them."""
     script = tmp_path / "script.py"

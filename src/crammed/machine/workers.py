@@ -184,8 +184,14 @@ def worker_processes(
         initializer: function that each worker calls with `arguments` before its first job.
 
     Raises:
+        InputError: this process may not start others.
         CrammedError: a worker died.
     """
+    if multiprocessing.current_process().daemon:
+        raise InputError(
+            "a daemonic process, as in a multiprocessing.Pool, cannot start worker processes: "
+            f"set {otherwise}, or use concurrent.futures.ProcessPoolExecutor"
+        )
     # Spawned, not forked: threads of pyarrow and PyTorch do not survive a fork.
     context = _Spawning()
     with protected_children():  # one process begins with the pool, the others with their first jobs
