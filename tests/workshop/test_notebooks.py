@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from collections import Counter
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -14,6 +17,12 @@ import notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def python_cells(name: str) -> list[str]:
+    """The cells of Python in a notebook."""
+    cells = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text("utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda each: each.stem)
@@ -27,6 +36,32 @@ def test_a_notebook_is_python_without_outputs(notebook: Path) -> None:
     text = "".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
     for link in re.findall(r"\]\(([^)]+)\)", text):
         assert (notebook.parent / link).exists(), link
+
+
+def test_a_notebook_makes_its_task_without_tkinter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which the Python of Debian lacks, and which some modules of its library import."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "tkinter", None)
+    making = next(cell for cell in python_cells("classifier-and-search") if "my.yaml" in cell)
+    exec(making, {})
+    rows = map(json.loads, (tmp_path / "my-tasks/module/train.jsonl").read_text().splitlines())
+    counts = Counter(row["label"] for row in rows)
+    assert len(counts) == 3
+    assert min(counts.values()) > 50
+
+
+def test_a_notebook_may_be_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has made is there, and the functions that make it need new folders."""
+    monkeypatch.chdir(tmp_path)
+    cells = python_cells("classifier-and-search")
+    for folder, verb in (("classifier", "finetune"), ("vectors", "embed")):
+        (tmp_path / folder).mkdir()
+        (making,) = (cell for cell in cells if f"crammed.{verb}(" in cell)
+        crammed = Mock()
+        exec(making, {"crammed": crammed, "run": Mock(), "Path": Path})
+        getattr(crammed, verb).assert_not_called()
 
 
 def test_every_notebook_is_run() -> None:
