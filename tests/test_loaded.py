@@ -18,6 +18,7 @@ import crammed
 from crammed.errors import InputError
 from crammed.files.writing import write_json
 from crammed.finetuned.folder import DESCRIPTION
+from crammed.machine.device import choose_device
 from crammed.tasks.task import Task
 from support.backbones import RECIPES
 from support.models import FAMILIES, save_model, untrained, word_pieces
@@ -74,7 +75,7 @@ def test_a_model_leaves_the_precision_of_others_alone(
         torch.set_float32_matmul_precision("high")  # as for a GPU
         return chosen(*given)
 
-    chosen = crammed.loaded.choose_device
+    chosen = choose_device
     monkeypatch.setattr("crammed.loaded.choose_device", choosing)
     assert crammed.load(model_folders["bert"], "cpu").encode(["a"]).size
     assert torch.get_float32_matmul_precision() == "highest"

@@ -22,9 +22,10 @@ from crammed.optim.muon import COEFFICIENTS, ITERATIONS, orthogonalise
 from crammed.runs.logs import read_metrics
 from crammed.training import recorder
 from crammed.training.agenda import Agenda
+from crammed.training.update.dividing import moved
 from crammed.training.update.planned import Update
 from crammed.training.update.precision import LossScale, recompute, training_copy
-from crammed.training.update.step import TrainStep, moved
+from crammed.training.update.step import TrainStep
 from support.steps import after_gradients, rows_of, same, step_with, update_of
 from support.text import tiny
 from support.training import events, interrupt_at, train

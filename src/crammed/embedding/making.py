@@ -29,13 +29,12 @@ from crammed.export.huggingface import comes_with_our_code
 from crammed.files.folders import check_vacant, empty, new_folder
 from crammed.files.writing import write_json, write_text
 from crammed.keys import key
-from crammed.machine.device import choose_device, refusing_full_memory
+from crammed.machine.device import choose_device
 from crammed.quantity import truncated
 from crammed.tasks.rows import Rows
 from crammed.terminal.progress import Progress
 
 RESULT = "embedding.json"
-_TOO_LARGE = "a batch does not fit into memory: lower --batch or --length"
 _SINGLE = Numerics(torch.device("cpu"), torch.float32, graphs=False)
 """As sentence-transformers computes the vectors that ours are compared with."""
 
@@ -89,8 +88,7 @@ def make(
         _check(folder, backbone, source, passages, tuning, trust)
         objective = _objective(mean, backbone, tuning).to(numerics.device)
         partners = _pairs(passages, tuning)
-        with refusing_full_memory(_TOO_LARGE):
-            work = tune(objective, backbone.width, rows, partners, tuning, numerics, progress)
+        work = tune(objective, backbone.width, rows, partners, tuning, numerics, progress)
         with progress.task("scoring it tuned"):
             after = scores(*scored)
         result = {"model": name, "sources": passages.sources, **tuning.values()}

@@ -25,6 +25,7 @@ from crammed.errors import InputError
 from crammed.evaluation.finetuning.batches import Batch, EncodedSplit
 from crammed.evaluation.finetuning.engine import Numerics
 from crammed.keys import key
+from crammed.machine.device import refusing_full_memory
 from crammed.schedule import LinearToZero
 from crammed.terminal.progress import Progress
 
@@ -98,6 +99,7 @@ class Contrast(nn.Module):
         return contrastive_loss(vectors[0], vectors[1])
 
 
+@refusing_full_memory("a batch does not fit into memory: lower --batch or --length")
 def tune(
     objective: Contrast | Denoising,
     width: int,
@@ -114,7 +116,7 @@ def tune(
         pairs: numbers of rows, [N, 2]; [N, 1] where a row has no partner.
 
     Raises:
-        InputError: there are fewer pairs than a batch has.
+        InputError: there are fewer pairs than a batch has, or one does not fit into memory.
     """
     if len(pairs) < tuning.batch:
         what = f"{'pairs of ' * (pairs.shape[1] > 1)}passages"

@@ -24,7 +24,7 @@ from support.study import run_of
 BASE, NEAR, FAR = (4.0, 4.1, 4.2), (3.82, 3.86, 3.78), (3.0, 3.1, 3.05)
 
 
-FAILED = {"words": [], "runs": {"0": {"failed": "the loss is not finite"}}}
+FAILED: dict[str, Any] = {"words": [], "runs": {"0": {"failed": "the loss is not finite"}}}
 
 
 def arm(*losses: float, **scores: list[float]) -> dict[str, Any]:

@@ -9,7 +9,8 @@ and those with the same inputs share a pass. So parts without elements are added
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from torch import Tensor
 from torch._inductor import config
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
+
+from crammed.errors import InputError
 
 _CAT = torch.ops.aten.cat.default
 _PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
@@ -28,6 +31,22 @@ def compiled(loss: Callable[..., Tensor], device: torch.device) -> Callable[...,
     options: dict[str, Any] | None
     options = {"post_grad_custom_post_pass": Apart()} if device.type == "cuda" else None
     return torch.compile(loss, fullgraph=True, dynamic=False, options=options)
+
+
+@contextmanager
+def compiler_faults() -> Iterator[None]:
+    """Report failures of the compiler in one line."""
+    try:
+        yield
+    except torch._dynamo.exc.TorchDynamoException as error:
+        from torch._inductor.runtime.cache_dir_utils import cache_dir  # takes seconds to import
+
+        fault = getattr(error, "inner_exception", error)
+        reason = ": ".join([type(fault).__name__, *str(fault).splitlines()[:1]])
+        raise InputError(
+            f"the compiler failed: {reason}. If a process was killed while it compiled, remove the "
+            f"folder {cache_dir()}; or set compute.compile=off"
+        ) from error
 
 
 class Apart(CustomGraphPass):

@@ -48,3 +48,10 @@ def cut(rows: Tensor, numbers: Tensor, pieces: int) -> tuple[Tensor, Tensor]:
         return rows, numbers
     within = torch.arange(pieces, device=numbers.device)
     return rows.reshape(pieces * len(rows), -1), (pieces * numbers[:, None] + within).flatten()
+
+
+def moved(rows: Tensor, device: torch.device) -> Tensor:
+    """Copy rows from the CPU to the device, without stalling a GPU."""
+    if device.type == "cuda":  # a copy from unpinned memory would wait for the device
+        return rows.pin_memory().to(device, non_blocking=True)
+    return rows.to(device)

@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
@@ -28,7 +28,7 @@ from crammed.machine.lanes import Lanes
 from crammed.machine.workers import world_size
 from crammed.optim.build import Optimizers
 from crammed.training.update.average import kept_weights
-from crammed.training.update.dividing import cut, equal_sizes, few_sizes
+from crammed.training.update.dividing import cut, equal_sizes, few_sizes, moved
 from crammed.training.update.float8 import FIRST_ROWS
 from crammed.training.update.growth import Growth
 from crammed.training.update.lanes import lanes_of
@@ -42,29 +42,6 @@ from crammed.training.update.spread import Spread
 T = TypeVar("T")
 MOST_SHAPES = 64
 """Most shapes that a process may compile; PyTorch's limit of eight is too few for mask stages."""
-
-
-def moved(rows: Tensor, device: torch.device) -> Tensor:
-    """Copy rows from the CPU to the device, without stalling a GPU."""
-    if device.type == "cuda":  # a copy from unpinned memory would wait for the device
-        return rows.pin_memory().to(device, non_blocking=True)
-    return rows.to(device)
-
-
-@contextmanager
-def _compiler_faults() -> Iterator[None]:
-    """Report failures of the compiler in one line."""
-    try:
-        yield
-    except torch._dynamo.exc.TorchDynamoException as error:
-        from torch._inductor.runtime.cache_dir_utils import cache_dir  # takes seconds to import
-
-        fault = getattr(error, "inner_exception", error)
-        reason = ": ".join([type(fault).__name__, *str(fault).splitlines()[:1]])
-        raise InputError(
-            f"the compiler failed: {reason}. If a process was killed while it compiled, remove the "
-            f"folder {cache_dir()}; or set compute.compile=off"
-        ) from error
 
 
 class TrainStep:
@@ -160,9 +137,11 @@ class TrainStep:
         self.microbatch_rows = min(self.microbatch_rows, max(row_counts, default=1))
         try:
             if self.device.compile:
+                from crammed.training.update.compiling import compiler_faults
+
                 rates = list(rates)
                 # With as many threads as updates have: code for others would be compiled again.
-                with _compiler_faults(), self.lanes.entered():
+                with compiler_faults(), self.lanes.entered():
                     for depth in (most, *less):
                         self.growth.use(depth)
                         self._with_less(lambda: self._compile_for(row_counts, rates))
@@ -352,10 +331,8 @@ class TrainStep:
         release_gpu_memory(self.device.torch)
 
     def _too_large(self, what: str) -> str:
-        return (
-            f"{what} into the memory of {self.device.name}: train a smaller model (model.layers, "
-            "model.width)"
-        )
+        advice = "train a smaller model (model.layers, model.width)"
+        return f"{what} into the memory of {self.device.name}: {advice}"
 
     def apply(self, factor: float) -> Tensor | None:
         """Clip the gradients, update the weights and drop the gradients.
