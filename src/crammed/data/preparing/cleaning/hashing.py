@@ -19,7 +19,9 @@ Hashes = NDArray[np.uint64]
 
 FACTOR = np.uint64(0x9E3779B97F4A7C15)
 """What the hash of each further word of a passage is multiplied by: odd, so that no bit is lost."""
-_FEWEST_BITS, _MOST_BITS = 16, 26
+_FEWEST_BITS, _MANY_BITS = 16, 29
+_AT_ONCE = 1 << 16
+"""Hashes to note together."""
 
 
 def hashes_of(words: Iterable[str]) -> Hashes:
@@ -56,15 +58,29 @@ def word_hashes(
 
 
 class Screen:
-    """Rules out nearly all hashes that are not among these, by their first bits."""
+    """Rules out most hashes that are not among these, by their first bits.
+
+    Takes up to 64 MB of memory, or a byte for each hash if that is more.
+    """
 
     def __init__(self, hashes: Hashes) -> None:
-        bits = min(max(len(hashes).bit_length() + 4, _FEWEST_BITS), _MOST_BITS)
+        """Note the hashes, which may be mapped."""
+        size = len(hashes).bit_length()
+        bits = max(_FEWEST_BITS, min(size + 4, _MANY_BITS), size + 2)
         self._shift = np.uint64(64 - bits)
-        self._begins = np.zeros(1 << bits, np.bool_)
-        self._begins[hashes >> self._shift] = True
+        self._begins = np.zeros(1 << bits - 3, np.uint8)  # a bit for each beginning
+        for at in range(0, len(hashes), _AT_ONCE):
+            np.bitwise_or.at(self._begins, *self._places(hashes[at : at + _AT_ONCE]))
 
     def __call__(self, hashes: Hashes) -> NDArray[np.bool_]:
         """Whether any of the screened hashes begins with the same bits as each of these."""
-        found: NDArray[np.bool_] = self._begins[(hashes >> self._shift).view(np.int64)]
+        places, bits = self._places(hashes)
+        found: NDArray[np.bool_] = self._begins[places] & bits != 0
         return found
+
+    def _places(self, hashes: Hashes) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        """The byte that has the bit for the beginning of each hash, and that bit."""
+        begins = hashes >> self._shift
+        bits = np.uint8(1) << (begins.astype(np.uint8) & np.uint8(7))
+        begins >>= np.uint64(3)
+        return begins.view(np.int64), bits
