@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +276,21 @@ def test_the_last_source_may_have_no_tokens(tmp_path: Path) -> None:
     rows = cut_rows(lambda text: [ord(c) for c in text if c.isascii()], None, file, 10, 8)
     assert rows.sources is not None
     assert rows.sources.tokens_per_character == (1.0, 0.0)
+
+
+def test_held_out_text_takes_little_more_than_four_bytes_a_token(tmp_path: Path) -> None:
+    texts = [f"{number:04d}" * 250 for number in range(2_000)]
+    lines = ({"text": text, "source": text[3]} for text in texts)
+    file = write_rows(tmp_path / "held.jsonl", lines)
+    tracemalloc.start()
+    try:
+        rows = cut_rows(lambda text: list(text.encode()), None, file, 100, 8)
+        assert tracemalloc.get_traced_memory()[1] < 6 * sum(map(len, texts))
+    finally:
+        tracemalloc.stop()
+    assert rows.sources is not None
+    last = rows.ids[:, 3] - ord("0")
+    assert [rows.sources.names[n] for n in rows.sources.of_tokens[:, 0]] == [*map(str, last)]
 
 
 def test_a_tokenizer_that_fails_at_a_text_is_one_line(tmp_path: Path) -> None:
