@@ -8,16 +8,22 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from crammed.config import ComputeConfig, DataConfig
 from crammed.data import shards
+from crammed.data.preparing.read.cleaned import Block
 from crammed.data.preparing.read.ingest import read_and_clean
 from crammed.data.preparing.read.source import open_sources
+from crammed.data.preparing.select.duplicates import among
+from crammed.data.preparing.select.given_heldout import GivenHeldout
 from crammed.data.preparing.select.selection import select_documents
+from crammed.data.shards import block_path, write_documents
 from crammed.machine.engine import open_engine
 from crammed.terminal.progress import SILENT
 from support.text import documents, write_jsonl
@@ -34,6 +40,16 @@ def _held(work: Callable[[], Any]) -> int:
         del kept
         gc.collect()
         return with_it - tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def _peak(work: Callable[[], Any]) -> int:
+    """Most bytes that are allocated at a time while `work` is done."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
@@ -67,6 +83,22 @@ def test_a_file_takes_less_than_half_a_kilobyte(tmp_path: Path) -> None:
         (tmp_path / f"document-{number:05d}.txt").write_text("One or two words.")
     data = DataConfig.model_validate({"sources": [{"path": str(tmp_path)}]})
     assert _held(lambda: open_sources(data)) < 200 * 400
+
+
+def test_what_is_known_is_neither_copied_nor_sorted_for_each_block(tmp_path: Path) -> None:
+    texts = documents(50)
+    encoded = [text.encode() for text in texts]
+    digests = write_documents(block_path(tmp_path, 0), encoded, [len(text) for text in texts])
+    block = Block(tmp_path, 0, 0, 100, 40, "")
+    some = [0, 7, 39, 45]  # the last is beyond those that are used
+    others = np.random.default_rng(0).integers(1 << 64, size=50_000, dtype=np.uint64)
+    known = np.sort(np.append(others, digests[some, 0]))
+    held = [*(f"Held out {number}." for number in range(20_000)), *(texts[n] for n in some)]
+    given = GivenHeldout(write_jsonl(tmp_path / "held.jsonl", held), "", None, 0, 0)
+    for find in (partial(among, block, known), partial(given.among, block)):
+        assert sorted(find()) == [100, 107, 139]
+        assert _peak(find) < 100_000
+    assert not len(among(block, known[:0]))
 
 
 def test_pandas_is_not_imported(tmp_path: Path) -> None:

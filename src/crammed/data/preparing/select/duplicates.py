@@ -136,7 +136,7 @@ def known_documents(corpus: Corpus | None) -> _Hashes | None:
     """What `_DIGESTS` of a corpus holds; None if there is none, as in corpora of older versions."""
     if corpus is None or _DIGESTS not in corpus.manifest["files"]:
         return None
-    return np.fromfile(corpus.path / _DIGESTS, "<u8").astype(np.uint64)
+    return np.fromfile(corpus.path / _DIGESTS, "<u8").astype(np.uint64, copy=False)
 
 
 def write_known(folder: Path, known: Iterable[_Hashes]) -> None:
@@ -151,8 +151,13 @@ def write_known(folder: Path, known: Iterable[_Hashes]) -> None:
 def among(block: Block, known: _Hashes) -> _Numbers:
     """The numbers of the documents of a block that are known."""
     every, numbers = digests_between(block, 0, ALL)
-    places = np.searchsorted(known, every[:, 0])
-    found: _Numbers = numbers[np.append(known, 0)[places] == every[:, 0]]
+    return numbers[occur(every[:, 0], known)]
+
+
+def occur(hashes: _Hashes, ascending: _Hashes) -> NDArray[np.bool_]:
+    """[n] which hashes occur among others, of which there may be so many that none are copied."""
+    first = np.searchsorted(ascending, hashes)
+    found: NDArray[np.bool_] = first < np.searchsorted(ascending, hashes, side="right")
     return found
 
 

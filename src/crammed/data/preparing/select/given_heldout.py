@@ -26,7 +26,7 @@ from crammed.data.preparing.read.cleaned import Block
 from crammed.data.preparing.read.fetching import fetched
 from crammed.data.preparing.read.reading_job import cut_by_characters
 from crammed.data.preparing.read.source import open_sources
-from crammed.data.preparing.select.duplicates import ALL, digests_between
+from crammed.data.preparing.select.duplicates import ALL, digests_between, occur
 from crammed.data.preparing.select.selection_job import heldout_line
 from crammed.data.shards import digests_of
 from crammed.data.tokenization.chunks import cut_into_chunks
@@ -126,12 +126,13 @@ class GivenHeldout:
     def among(self, block: Block) -> NDArray[np.int64]:
         """The numbers of the documents of a block that are among them, by their digests."""
         digests, numbers = digests_between(block, 0, ALL)
-        own = self._digests
-        return numbers[np.isin(digests[:, 0], own[:, 0]) & np.isin(digests[:, 1], own[:, 1])]
+        first, second = self._digests
+        return numbers[occur(digests[:, 0], first) & occur(digests[:, 1], second)]
 
     @cached_property
     def _digests(self) -> NDArray[np.uint64]:
-        return digests_of(heldout_texts(self.file))
+        """[2, n] both halves of their digests, each ascending."""
+        return np.sort(np.ascontiguousarray(digests_of(heldout_texts(self.file)).T))
 
     def write_runs(self, file: Path) -> None:
         """Write the hashes of the documents' runs, as `write_heldout_runs` does."""

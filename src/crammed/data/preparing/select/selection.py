@@ -177,9 +177,9 @@ def _drop_repeats(
     """Drop the documents known already and duplicates, and cut out what is repeated in others."""
     listing = write_listing(folder, text.blocks)
     if given is not None:
-        every.drop("held-out documents", [given.among(block) for block in text.blocks])
+        every.drop("held-out documents", (given.among(block) for block in text.blocks))
     if data.clean.exact and (known := known_documents(extends)) is not None:
-        every.drop("documents of the corpus", [among(block, known) for block in text.blocks])
+        every.drop("documents of the corpus", (among(block, known) for block in text.blocks))
     if data.clean.exact:
         every.drop("exact duplicates", exact_duplicates(engine, listing, len(every.kept)))
     if data.clean.near is not None:
