@@ -122,7 +122,8 @@ def test_only_tokenizers_that_cut_at_words_take_the_fast_path() -> None:
 
 
 def test_the_ordinary_path_gives_the_librarys_ids() -> None:
-    tokenizer = train_from_texts(lambda: TEXTS, TokenizerConfig(kind="bpe", vocab_size=300))
+    config = TokenizerConfig(kind="bpe", vocab_size=300)
+    tokenizer = train_from_texts(TEXTS, sum(map(len, TEXTS)), config)
     tokenizer.enable_truncation(3)
     ids, ends = CorpusTokenizer(tokenizer).encode_texts(["the old sailor", "", "naïve"])
     tokenizer.no_truncation()

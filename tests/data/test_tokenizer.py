@@ -57,7 +57,7 @@ def trained(texts: list[str], **fields: Any) -> Tokenizer:
     config = TokenizerConfig.model_validate({"vocab_size": 300, **fields})
     if config.by_chunk:
         return train_from_words(words_of(texts).items(), config)
-    return train_from_texts(lambda: texts, config)
+    return train_from_texts(texts, sum(map(len, texts)), config)
 
 
 def plain_ids(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -80,7 +80,8 @@ def test_same_bytes_under_any_hash_seed_and_number_of_threads(kind: str) -> None
         "from crammed.data.tokenization.training import *\n"
         f"texts, config = json.load(sys.stdin), TokenizerConfig(kind='{kind}', vocab_size=300)\n"
         "train = train_from_words if config.by_chunk else train_from_texts\n"
-        "print(to_json(train(texts.items() if config.by_chunk else lambda: texts, config)))"
+        "given = [texts.items()] if config.by_chunk else [texts, sum(map(len, texts))]\n"
+        "print(to_json(train(*given, config)))"
     )
     written = {
         subprocess.run(
@@ -229,9 +230,9 @@ def test_training_on_fewer_words_finds_the_same_frequent_ones() -> None:
 def test_texts_are_thinned_by_their_hash() -> None:
     texts = [f"{number} " * 200 for number in range(400)]
     count: Callable[[list[str]], int] = lambda some: sum(map(len, some))  # noqa: E731
-    kept = list(train_tokenizer._thinned_texts(lambda: texts, count(texts) // 12))
+    kept = list(train_tokenizer._thinned_texts(texts, 0.5))
     assert 0.4 < count(kept) / count(texts) < 0.6
-    backwards = list(train_tokenizer._thinned_texts(lambda: texts[::-1], count(texts) // 12))
+    backwards = list(train_tokenizer._thinned_texts(texts[::-1], 0.5))
     assert sorted(kept) == sorted(backwards)
 
 

@@ -55,7 +55,7 @@ def test_gaps_are_words_of_sentences_in_any_language(
     tokenizer = (
         train_from_words(counts, config)
         if kind == "wordpiece"
-        else train_from_texts(lambda: texts, config)
+        else train_from_texts(texts, sum(map(len, texts)), config)
     )
     held = write_jsonl(tmp_path / "held.jsonl", [text])
     (example,) = fill_mask_examples(untrained(tokenizer, tiny("crammed").model), held, cpu)

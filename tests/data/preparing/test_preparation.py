@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,15 +20,18 @@ import pytest
 from crammed.data import shards
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_documents, heldout_texts, rows_of_corpus
+from crammed.data.preparing import driver
 from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.manifest import changed_files
+from crammed.data.preparing.select.selection_job import documents_to_pack
 from crammed.data.show import describe_corpus
 from crammed.data.tokenization.tokenizer import CLS, SEP
+from crammed.data.tokenization.training import train_from_texts
 from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.terminal.progress import SILENT, Progress
 from support.command import dying, python
-from support.corpora import prepared, tokens_of
+from support.corpora import prepared, step_of, tokens_of
 from support.reading import Cleaning
 from support.samples import tarred, zipped
 from support.text import documents, sentences, tiny, write_jsonl, write_rows
@@ -311,6 +315,27 @@ def test_every_kind_of_tokenizer(make_corpus: Callable[..., Corpus], kind: str) 
     found = corpus.tokenizer.decode(tokens_of(corpus)).lower()
     assert "the quiet girl" in found or "a quiet girl" in found
     assert corpus.manifest["statistics"]["unknown_share"] == 0
+
+
+def test_text_is_read_once_to_train_a_tokenizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its length is known, without copies of held-out text, and with each document counted once."""
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 10_000)
+    reading = Mock(side_effect=documents_to_pack)
+    monkeypatch.setattr(driver, "documents_to_pack", reading)
+    training = Mock(side_effect=train_from_texts)
+    monkeypatch.setattr(driver, "train_from_texts", training)
+    texts = documents(200)
+    file = write_jsonl(tmp_path / "text.jsonl", [*texts, *(f"{text} Très bien." for text in texts)])
+    words = ("tokenizer.kind=bpe", "tokenizer.vocab_size=400", "compute.workers=1")
+    sources = [{"path": str(file), "weight": 2.5}]
+    made = prepared(tmp_path / "made", sources, *words, work=tmp_path / "work")
+    assert step_of(made, "copies of held-out text")["dropped"] > 0
+    read = [call.args[0] for call in reading.call_args_list]
+    assert len(read) == len({shard.out for shard in read}) > 1
+    (_, characters, _) = training.call_args.args
+    assert characters == sum(len(text) for shard in read for text in documents_to_pack(shard))
 
 
 def test_a_tokenizer_can_be_supplied(tmp_path: Path, text_file: Path, corpus: Corpus) -> None:

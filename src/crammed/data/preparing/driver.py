@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -221,7 +222,9 @@ class _Preparation:
             self.progress.line(f"mix  {line}")
         shards = _SelectedShards(text, mixed.selection, made)
         self._write_heldout(corpus, shards, mixed.selection)
-        tokenizer = self._tokenizer(corpus, shards, mixed.selection.heldout_characters)
+        tokenizer = self._tokenizer(
+            corpus, shards, sum(characters), mixed.selection.heldout_characters
+        )
         packed, left_out, statistics = self._pack(corpus, shards, characters, mixed.repeats)
         self._store_orders(corpus, tokenizer, statistics)
         results = StageResults(text, mixed, tokenizer, packed, statistics, left_out, self.given)
@@ -294,16 +297,19 @@ class _Preparation:
             own = (shard_files.shard_file(each.out, "heldout.jsonl") for each in shards)
             write_gzip(file, (lines.read_bytes() for lines in own))
 
-    def _tokenizer(self, corpus: Path, shards: Sequence[SelectedShard], held: int) -> Tokenizer:
+    def _tokenizer(
+        self, corpus: Path, shards: Sequence[SelectedShard], characters: int, held: int
+    ) -> Tokenizer:
         """Train the tokenizer unless it is supplied or already trained; say what it loses.
 
         Args:
+            characters: how many there are to train on.
             held: characters held out, of which some are looked at.
         """
         file, mark = corpus / "tokenizer.json", corpus.with_name("tokenizer.done.json")
         done = read_done(mark)
         if done is None or not file.exists() or sha256(file) != done["sha256"]:
-            write_text(file, to_json(self.supplied or self._train(shards)))
+            write_text(file, to_json(self.supplied or self._train(shards, characters)))
             write_done(mark, {"sha256": sha256(file)})
             release_memory()
         tokenizer = Tokenizer.from_file(str(file))
@@ -312,16 +318,13 @@ class _Preparation:
             self.progress.line(f"tokenizer  {remark}")
         return tokenizer
 
-    def _train(self, shards: Sequence[SelectedShard]) -> Tokenizer:
-        def texts() -> Iterator[str]:
-            for shard in shards:
-                yield from documents_to_pack(shard)
-
+    def _train(self, shards: Sequence[SelectedShard], characters: int) -> Tokenizer:
         with self.progress.task("training the tokenizer"):
             if self.chunked:
                 counts = all_counts(self.engine, shards, shards[0].out.parent)
                 return train_from_words(counts, self.tokenizer_config)
-            return train_from_texts(texts, self.tokenizer_config)
+            texts = chain.from_iterable(map(documents_to_pack, shards))
+            return train_from_texts(texts, characters, self.tokenizer_config)
 
     def _pack(
         self,

@@ -243,11 +243,11 @@ def _repeated(words: Mapping[str, int]) -> Iterator[str]:
     yield "".join(text)
 
 
-def train_from_texts(texts: Callable[[], Iterable[str]], config: TokenizerConfig) -> Tokenizer:
+def train_from_texts(texts: Iterable[str], characters: int, config: TokenizerConfig) -> Tokenizer:
     """Train a byte-level BPE (GPT-2, ModernBERT), SentencePiece's BPE or Unigram (Kudo 2018).
 
     Args:
-        texts: called twice, to measure the text and then to sample the part to train on.
+        characters: of all texts; from their number follows the share of them to train on.
 
     Raises:
         InputError: there is no text, the vocabulary is too small for its characters, or an extra
@@ -258,14 +258,14 @@ def train_from_texts(texts: Callable[[], Iterable[str]], config: TokenizerConfig
         "sentencepiece-bpe": _train_sentencepiece_bpe,
         "unigram": _train_unigram,
     }
-    trained = train[config.kind](_thinned_texts(texts, config.train_words), config)
+    share = config.train_words * _CHARACTERS_A_WORD / max(1, characters)
+    trained = train[config.kind](_thinned_texts(texts, share), config)
     return finish(trained, spaces=True)
 
 
-def _thinned_texts(texts: Callable[[], Iterable[str]], words: int) -> Iterator[str]:
-    """Pieces of the texts with about `words` words in all, chosen by a hash of each piece."""
-    share = words * _CHARACTERS_A_WORD / max(1, sum(map(len, texts())))
-    for text in texts():
+def _thinned_texts(texts: Iterable[str], share: float) -> Iterator[str]:
+    """Pieces that make up about a share of the texts, chosen by a hash of each piece."""
+    for text in texts:
         for start in range(0, len(text), _PIECE):
             piece = text[start : start + _PIECE]
             if share >= 1.0 or uniform(piece, _HASH_BYTES) < share:
