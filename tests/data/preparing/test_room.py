@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from crammed.config import DataConfig
-from crammed.data.preparing.read.room import check_copies, text_bytes
+from crammed.data.preparing.read.room import READ, check_copies, made_folders, text_bytes
 from crammed.data.preparing.read.source import open_sources
 from crammed.errors import InputError
 from crammed.terminal.progress import Progress
@@ -61,6 +61,27 @@ def test_what_is_done_is_not_counted_again(file: Path, monkeypatch: pytest.Monke
         _prepare(file)
     _leave(monkeypatch, file.stat().st_size / 4)
     _prepare(file)
+
+
+def test_what_was_begun_otherwise_is_removed_and_hides_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _leave(monkeypatch, 1e9)
+    folder = file.with_name(".out.preparing")
+    (folder / "made-of-wood").mkdir(parents=True)
+    begun = set[Path]()
+    for words in ((), ("tokenizer.vocab_size=300",)):
+        with stopping("write_manifest"):
+            _prepare(file, *words)
+        (made,) = made_folders(folder)
+        begun.add(made)
+    assert len(begun) == 2
+    assert (folder / "made-of-wood").exists()
+    small = write_jsonl(file.with_name("small.jsonl"), documents(30, seed=1))
+    size = small.stat().st_size
+    told = re.search(r"disk  about ([\d.]+) kB at ", _prepare(small))
+    assert told is not None
+    assert float(told[1]) == pytest.approx(READ * size / 1000, rel=0.1), "what it takes to read it"
 
 
 def test_the_lines_that_are_compared_take_room_of_their_own(

@@ -38,6 +38,7 @@ from crammed.data.preparing.pack.packing_job import (
 from crammed.data.preparing.read.cleaned import CleanedText
 from crammed.data.preparing.read.fetching import fetched
 from crammed.data.preparing.read.ingest import read_and_clean
+from crammed.data.preparing.read.room import made_folders
 from crammed.data.preparing.read.source import Source, describe_reading, open_sources
 from crammed.data.preparing.select.counting_job import all_counts
 from crammed.data.preparing.select.duplicates import marked_digests, write_known, write_listing
@@ -186,7 +187,7 @@ class _Preparation:
 
     def _make(self, text: CleanedText, selection: Selection, out: Path) -> None:
         """Make the corpus from cleaned text."""
-        made = self.folder / f"made-{self._identity(text)}"
+        made = self._made_folder(text)
         corpus, publishing = made / "corpus", made / "publishing"
         if publishing.exists():  # a call was killed there and may have moved files away
             if is_whole(corpus):
@@ -236,6 +237,17 @@ class _Preparation:
         write_text(publishing, "")
         publish(corpus, out)
         shutil.rmtree(made)
+
+    def _made_folder(self, text: CleanedText) -> Path:
+        """Where this corpus is made; those that earlier calls have begun in other ways are removed.
+
+        `check_room` counts on the room that they take.
+        """
+        made = self.folder / f"made-{self._identity(text)}"
+        for other in made_folders(self.folder):
+            if other != made:
+                shutil.rmtree(other)
+        return made
 
     def _identity(self, text: CleanedText) -> str:
         """A hash of what determines the corpus: text, settings, any supplied tokenizer."""

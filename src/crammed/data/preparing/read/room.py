@@ -102,9 +102,9 @@ def check_room(
     sizes, unknown = text_bytes(sources)
     text = sum(map(sum, sizes))
     to_read = sum(sizes[blocks.source][part] for blocks, parts in unread for part in parts)
-    done = written([*(blocks.folder for blocks, _ in unread), *folder.glob("made-*")])
+    read = written(blocks.folder for blocks, _ in unread)
     made = MADE + (REPEATED if clean.repeated is not None else 0.0)
-    needed = max(READ * to_read + made * text - done, 0.0)
+    needed = max(READ * to_read - read, 0.0) + max(made * text - written(made_folders(folder)), 0.0)
     for place, size in ((folder, needed), (out, 0.0 if _same_disk(folder, out) else CORPUS * text)):
         if (free := _free(place)) is None or not size:
             continue
@@ -131,6 +131,11 @@ def check_copies(size: int, folder: Path) -> None:
             f"copying takes {quantity(size, 'B')} of disk at {folder}, and {quantity(free, 'B')} "
             "are free: free some space, or choose another --out or --work"
         )
+
+
+def made_folders(folder: Path) -> list[Path]:
+    """The folders of corpora that were begun in a folder for intermediate results."""
+    return list(folder.glob(f"made-{'[0-9a-f]' * 24}"))  # and nothing else that may be there
 
 
 def written(folders: Iterable[Path]) -> int:
