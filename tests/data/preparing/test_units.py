@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,8 +19,9 @@ from crammed.config import RepeatedConfig
 from crammed.data import shards
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
+from crammed.data.preparing.cleaning.spans import Cuts
 from crammed.data.preparing.select import units
-from crammed.data.preparing.select.units import in_several, units_of
+from crammed.data.preparing.select.units import in_several, repeated_units, units_of
 from crammed.data.show import describe_corpus, dropped_samples
 from crammed.data.tokenization.tokenizer import SEP
 from support.corpora import prepared, step_of
@@ -146,6 +149,29 @@ def test_in_several_equals_its_reference(pairs: list[tuple[int, int]], fewest: i
         if len(having[own]) >= fewest and own in (hash_ for hash_, _ in pairs[:place])
     }
     assert (set(found.tolist()), len(found)) == (expected, len(expected))
+
+
+def test_sorting_cuts_takes_no_more_than_twice_their_memory(tmp_path: Path) -> None:
+    draw, count, piece = np.random.default_rng(0), 100_000, 10_000
+    numbers = draw.integers((1 << 31) - 200, 1 << 31, size=count)
+    starts = draw.permutation(count).astype(np.int32)
+    spans = np.stack((starts, starts + 5), axis=1)
+
+    def found() -> Iterator[Cuts]:
+        for at in range(0, count, piece):
+            yield Cuts(numbers[at : at + piece].copy(), spans[at : at + piece].copy())
+
+    engine, config, kept = Mock(), RepeatedConfig(), np.ones(0, np.bool_)
+    engine.map.side_effect = [iter([0]), found()]
+    tracemalloc.start()
+    try:
+        made = repeated_units(engine, [], tmp_path, kept, config, tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 35 * count
+    finally:
+        tracemalloc.stop()
+    order = np.lexsort((starts, numbers))
+    assert np.array_equal(made.numbers, numbers[order])
+    assert np.array_equal(made.spans, spans[order])
 
 
 def test_the_lines_of_a_block_are_written_once(

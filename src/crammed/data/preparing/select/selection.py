@@ -319,7 +319,8 @@ class _Documents:
         before = int(self.characters[numbers].sum(dtype=np.int64))
         self.cuts = self.cuts.then(cuts)
         dropped = left = samples = 0
-        for each in left_of(self._engine, self._blocks, self.cuts.of(numbers)):
+        own = cuts if self.cuts is cuts else self.cuts.of(numbers)  # which copies them
+        for each in left_of(self._engine, self._blocks, own):
             self.characters[each.numbers] = each.characters
             self.kept[each.numbers[each.blank]] = False
             left += int(each.characters.sum())
