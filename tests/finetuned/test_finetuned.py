@@ -179,7 +179,7 @@ def test_values_of_any_size_are_predicted(
     done = keep(request(data, encoders["crammed"], "regression"), kept, SILENT)
     scored = read_outputs(data.parent / "scores", "regression", "mine", done["seed"])["mine"]
     predictor = Predictor.load(kept)
-    predicted = predictor.outputs(validation(data, "regression"))
+    predicted, _ = predictor.outputs(validation(data, "regression"))
     for outputs in (scored, predicted):
         assert outputs.mean() == pytest.approx(1002.0, abs=3.0)
     if not folds:
