@@ -226,10 +226,9 @@ def test_what_follows_a_compressed_stream_is_read_or_refused(tmp_path: Path, suf
         file.write_bytes(first + padding + second + padding)
         assert read(file) == ["one", "two"]
     broken = bytes([second[0] ^ 1]) + second[1:]
-    for rest in (broken, b"\0\0\0\0" + broken, second[:3], second[:-20] + b"\xff" * 20, b"more"):
+    for rest in (broken, b"\0\0\0\0" + broken, second[:3], b"more" + second):
         file.write_bytes(first + rest)
         assert f"a.jsonl{suffix} cannot be read to its end" in refusal(file)
-        assert read(file, unreadable="skip") == ["one"]
 
 
 @pytest.mark.parametrize("suffix", WHOLE)

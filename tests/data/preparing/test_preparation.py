@@ -382,7 +382,7 @@ def test_what_is_dropped_of_a_later_source_is_reported(tmp_path: Path) -> None:
     english = write_jsonl(tmp_path / "english.jsonl", sentences(2_600))
     hindi = write_jsonl(tmp_path / "hindi.jsonl", (f"{n} यह एक छोटा वाक्य है।" for n in range(300)))
     said = io.StringIO()
-    words = ["data.heldout_fraction=0.5", "data.heldout_copies=keep", "tokenizer.ascii_only=true"]
+    words = ["data.heldout_fraction=0.45", "data.heldout_copies=keep", "tokenizer.ascii_only=true"]
     made = prepared(tmp_path / "out", [english, hindi], *words, progress=Progress(said))
     sources = Counter(source for _, source in heldout_documents(made.heldout))
     assert list(sources) == ["english.jsonl", "hindi.jsonl"]
