@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 CAUTION = 0.25
 _LEAST = 1e-5
 """Variances count as at least this share of their mean, because log 0 is no number."""
-_NEWTON = 20
+_NEWTON, _EXACT = 20, 1e-14
+"""The most steps of Newton's method, which ends once a step changes no value by this share."""
 
 Numbers = NDArray[np.float64]
 
@@ -53,7 +54,10 @@ def inverse_trigamma(values: Numbers) -> Numbers:
     found = 0.5 + 1.0 / values
     for _ in range(_NEWTON):
         trigamma = polygamma(1, found)
-        found = found + trigamma * (1.0 - trigamma / values) / polygamma(2, found)
+        step = trigamma * (1.0 - trigamma / values) / polygamma(2, found)
+        found = found + step
+        if np.all(np.abs(step) <= _EXACT * found):
+            break
     return found
 
 
