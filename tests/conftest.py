@@ -16,6 +16,7 @@ os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="crammed-tests-")
 os.environ["CRAMMED_CACHE"] = tempfile.mkdtemp(prefix="crammed-tests-")
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ from support.tasks import PAIR, write_task
 from support.text import documents, tiny, write_jsonl
 
 OF_A_TERMINAL = {"COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
+UNSEEN = {"adaptation", "config", "tracking", "test_deciding.py", "test_security.py"}
+"""Folders and files of tests that make reports, and look at no drawing in them."""
 
 disk.wait_for_nothing()
 waiting.TASKS = Path(os.devnull)  # what else runs here must not show in a test
@@ -79,6 +82,17 @@ def _same_draws() -> None:
     torch.manual_seed(0)
     np.random.seed(0)
     random.seed(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _unseen_drawings(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Draw nothing where no test looks at it, because drawing takes longer than the run itself."""
+    figures = sys.modules.get("matplotlib.figure")  # to import it would cost more
+    empty = "<svg></svg>"
+    with pytest.MonkeyPatch.context() as patch:
+        if figures is not None and UNSEEN & {request.path.name, request.path.parent.name}:
+            patch.setattr(figures.Figure, "savefig", lambda _, file, **__: file.write(empty))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -159,6 +159,6 @@ def test_a_closed_standard_input_holds_no_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stream", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_output_is_no_fault(stream: str) -> None:
-    done = closed(stream, "recipes", "crammed")
+    done = closed(stream, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert bool(done.stdout) == (stream == "2>&-")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+from functools import cache
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crammed.config import ModelConfig, RunConfig
+from crammed.config import ModelConfig, OptimConfig, RunConfig
 from crammed.config.kinds import kinds_of
 from crammed.model.blocks import Affine, Norm, Scales
 from crammed.model.encoder import MaskedLM, initialise
@@ -17,7 +20,7 @@ from crammed.optim.muon import Muon, orthogonalise
 from crammed.planning.oncard import MUON_LAUNCHES
 from support.launches import Launches
 from support.text import tiny
-from support.variants import VARIANTS, random_model, some_ids
+from support.variants import COMPUTED, random_model, some_ids
 
 
 def gradients(shape: tuple[int, int], steps: int, seed: int = 0) -> list[torch.Tensor]:
@@ -165,32 +168,48 @@ def test_queries_keys_and_values_are_three_matrices() -> None:
     assert moved.max() < 1.3 * moved.min()
 
 
-@pytest.mark.parametrize("name", kinds_of(RunConfig)["optim"].kinds)
-@pytest.mark.parametrize("config", VARIANTS)
-def test_every_parameter_is_trained_once_and_decays_as_it_should(
-    config: ModelConfig, name: str
-) -> None:
-    optim = tiny("crammed", f"optim.name={name}", "optim.weight_decay=0.5").optim
-    model = random_model(config, dtype=torch.float32)
-    optimizer = build_optimizer(model, optim)
+OPTIMIZERS = list(kinds_of(RunConfig)["optim"].kinds)
+
+
+@cache
+def options_of(name: str) -> OptimConfig:
+    return tiny("crammed", f"optim.name={name}", "optim.weight_decay=0.5").optim
+
+
+@pytest.mark.parametrize("config", COMPUTED)
+def test_every_parameter_is_trained_once_and_decays_as_it_should(config: ModelConfig) -> None:
+    given = random_model(config, dtype=torch.float32)
+    given(some_ids(4)).square().mean().backward()
+    for n, parameter in given.named_parameters():
+        assert parameter.grad is not None, f"{n} does nothing"
+    for name in OPTIMIZERS:
+        check_optimizer(name, given)
+
+
+def check_optimizer(name: str, given: MaskedLM) -> None:
+    """The optimizer of this name has each parameter once, and moves it by its gradient."""
+    model = copy.deepcopy(given)  # without the gradients
+    for parameter, its in zip(model.parameters(), given.parameters(), strict=True):
+        assert its.grad is not None
+        parameter.grad = its.grad.clone()
+    optimizer = build_optimizer(model, options_of(name))
     names = {id(p): n for n, p in model.named_parameters()}
     where = [(names[id(p)], g) for g in optimizer.param_groups for p in g["params"]]
-    assert sorted(n for n, _ in where) == sorted(names.values())
+    assert sorted(n for n, _ in where) == sorted(names.values()), name
     groups = dict(where)
     for at, module in model.named_modules():
         for own, parameter in module.named_parameters(prefix=at, recurse=False):
             in_layer = own.startswith("encoder.layers.")
             matrix = parameter.ndim > 1
             kept = isinstance(module, Affine | Norm | Scales) or own.endswith("bias")
-            assert groups[own]["weight_decay"] == (0.0 if kept else 0.5), own
-            assert ("parts" in groups[own]) == (name == "muon" and in_layer and matrix), own
-    before = {n: p.detach().clone() for n, p in model.named_parameters()}
-    model(some_ids(4)).square().mean().backward()
+            assert groups[own]["weight_decay"] == (0.0 if kept else 0.5), (name, own)
+            parted = name == "muon" and in_layer and matrix
+            assert ("parts" in groups[own]) == parted, (name, own)
     for _ in range(2):  # SOAP moves nothing in its first step
         optimizer.step()
-    for n, parameter in model.named_parameters():
-        assert parameter.grad is not None, f"{n} does nothing"
-        assert not torch.equal(parameter, before[n]), n
+    before = dict(given.named_parameters())
+    for own, parameter in model.named_parameters():
+        assert not torch.equal(parameter, before[own]), (name, own)
 
 
 def test_zero_outputs_change_nothing_else() -> None:

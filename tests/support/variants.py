@@ -153,6 +153,26 @@ def variants(recipe: str = "crammed", **fixed: Any) -> list[Any]:
 
 
 VARIANTS = variants(dropout=0.0)
+UNREAD = {
+    *("pooling", "classifier", "pooler_width", "zero_outputs", "attention_start"),
+    *("embedding_start", "decoder_bias_start"),
+}
+"""Fields that no masked model reads: they are of classifiers, or of how training begins."""
+
+
+def _computed() -> list[Any]:
+    """One of `VARIANTS` for each masked model that computes something else."""
+    found, parameters = [], []
+    for parameter in VARIANTS:
+        read = parameter.values[0].model_dump(exclude=UNREAD)
+        if read not in found:
+            found.append(read)
+            parameters.append(parameter)
+    return parameters
+
+
+COMPUTED = _computed()
+"""`VARIANTS` for tests of the masked model alone."""
 
 
 @st.composite

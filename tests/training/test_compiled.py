@@ -54,13 +54,15 @@ FORMATS: list[dict[str, Any]] = [
 ]
 
 
+# Every shape is traced: the longer case has two.
+@pytest.mark.parametrize("rows", [16, pytest.param(12, marks=pytest.mark.long)])
 @pytest.mark.parametrize("changes", FORMATS, ids=lambda c: "-".join(map(str, c.values())))
 def test_every_format_traces_into_one_graph(
-    cpu: Device, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+    cpu: Device, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], rows: int
 ) -> None:
     quickly(monkeypatch, "aot_eager")
     device = dataclasses.replace(cpu, microbatch_rows=8, **changes)
-    check_compiled(tiny("crammed", "model.layers=1"), device, error=0.02, rows=12)
+    check_compiled(tiny("crammed", "model.layers=1"), device, error=0.02, rows=rows)
 
 
 def test_a_compiler_that_fails_is_one_line(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,8 @@ def test_two_processes_train_what_one_does(
     words += ["train.lengthen_at=[0.3]"]
     for name, count in (("one", 1), ("two", 2)):
         train(corpus, tmp_path / name, count, *words)
-    train(corpus, tmp_path / "two", 2, *words)  # a finished run is shown by both
+    if dtype == "float32":
+        train(corpus, tmp_path / "two", 2, *words)  # a finished run is shown by both
     one, two = (
         load_file(tmp_path / name / "final" / "model.safetensors") for name in ("one", "two")
     )

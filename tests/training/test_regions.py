@@ -19,7 +19,7 @@ from crammed.training.update.precision import training_copy
 from crammed.training.update.regions import RegionalEncoder
 from support.steps import check_compiled, step_with
 from support.text import tiny
-from support.variants import VARIANTS, VOCAB, some_ids
+from support.variants import COMPUTED, VOCAB, some_ids
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_all_layers_that_are_alike_share_one_region(
     assert found == [(1, alike)]
 
 
-@pytest.mark.parametrize("config", VARIANTS)
+@pytest.mark.parametrize("config", COMPUTED)
 def test_every_model_computes_the_same_to_the_bit(config: ModelConfig) -> None:
     model = MaskedLM(config, VOCAB)
     initialise(model, 0.1, torch.Generator().manual_seed(0))

@@ -237,7 +237,8 @@ def test_when_one_lane_fails_the_others_end(
 
 def test_a_command_that_is_terminated_ends_what_its_lanes_run(tmp_path: Path) -> None:
     code = f"""
-import os, pathlib, signal
+import os, pathlib, signal, sys
+sys.path.insert(0, {str(BENCHMARKS)!r})
 import common, lanes
 
 processes = lanes.Processes()
@@ -251,7 +252,7 @@ def main() -> None:
 
 common.run(main)
 """
-    done = python("-c", code, cwd=tmp_path, env={"PYTHONPATH": str(BENCHMARKS)})
+    done = python("-c", code, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (75, "error: stopped; the same command continues\n")
 
 
@@ -382,6 +383,7 @@ def test_a_plain_loop_trains_with_either_optimizer_and_start(
             architecture=peer.Architecture(architecture),
             layers=2,
             width=64,
+            batch=8,
             rate=3e-3,
             schedule=peer.Schedule.TRAPEZOID,
             loop=peer.Loop.PLAIN,

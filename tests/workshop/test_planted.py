@@ -72,7 +72,7 @@ def test_the_installed_command_imports_nothing_planted_in_any_stage(
     script = tmp_path / "bin" / "crammed"
     script.parent.mkdir()
     script.write_text(SCRIPT)
-    words = ["run", "crammed", "--data", "text.jsonl", "--out", "../run", "compute.workers=2"]
+    words = ["run", "crammed", "--data", "text.jsonl", "--out", "../run"]
     run(planted, str(script), *words, *TINY, "--budget", "2updates", "--json")
 
 

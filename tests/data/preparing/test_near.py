@@ -123,15 +123,12 @@ def test_hashes_are_the_same_in_every_process() -> None:
         "from crammed.data.preparing.cleaning.near import band_hashes; "
         "print(band_hashes(['short', 'the quick brown fox jumps over the lazy dog'], 0.8).tolist())"
     )
-    runs = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "1")
-    }
+    other = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": "12345"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     here = band_hashes(["short", "the quick brown fox jumps over the lazy dog"], 0.8).tolist()
-    assert runs == {f"{here}\n"}
+    assert other.stdout == f"{here}\n"
