@@ -155,6 +155,7 @@ def test_texts_are_told_apart_afterwards(
     before, after = made.result["before"], made.result["after"]
     assert made.result["updates"] == 40
     assert all(-100.0 <= scores["spearman"] <= 100.0 for scores in (before, after))
+    assert after["unrelated"] != before["unrelated"]
     if partners != "denoise":
         assert after["unrelated"]["50 %"] < before["unrelated"]["50 %"]
     if partners == "neighbours":

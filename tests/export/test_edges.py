@@ -74,11 +74,11 @@ def test_every_matrix_product_can_be_quantised(tmp_path: Path, recipe: str) -> N
     left = sum(isinstance(part, torch.nn.Linear) for part in quantised.modules())
     assert products > 8
     assert left == 0
-    ids = torch.randint(5, 100, (2, 9), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(5, 100, (64, 9), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         exact, rounded = model(ids).logits, quantised(ids).logits
     assert not torch.equal(rounded, exact)
-    torch.testing.assert_close(rounded, exact, rtol=0, atol=0.1)
+    assert torch.corrcoef(torch.stack((rounded.flatten(), exact.flatten())))[0, 1] > 0.99
 
 
 @QUANTISED

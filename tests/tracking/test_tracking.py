@@ -180,7 +180,7 @@ def test_a_service_that_hangs_holds_nothing_up(
     with tracked("trackio", run, Progress(said)):
         wait_for(begun.exists)
         left = time.monotonic()
-    assert time.monotonic() - left < 100.0
+    assert time.monotonic() - left < 30.0
     assert said.getvalue().splitlines()[1:] == ["track  trackio did not take everything within 0 s"]
 
 

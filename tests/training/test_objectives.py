@@ -228,15 +228,22 @@ def _of_topics(seed: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("word", [SCRIPT, CAUSAL, CONTRAST, ELECTRA])
-def test_a_model_learns_by_it(cpu: Device, word: str) -> None:
+def test_a_model_learns_by_it_and_otherwise_than_by_masked_tokens(cpu: Device, word: str) -> None:
+    losses, masked = _losses(cpu, word), _losses(cpu, "objective.name=masked")
+    assert losses[-1] < losses[0]
+    assert losses[-1] != pytest.approx(masked[-1], rel=0.01)
+
+
+def _losses(cpu: Device, word: str) -> list[float]:
+    """Those of eight updates on the same rows."""
     config = tiny("crammed", word)
+    losses: list[float] = []
     step = build(config, 256, SPECIALS, cpu)
-    losses = []
     for _ in range(8):
         update = replace(update_of(8), mask_rate=config.mask_rate_at(0.0))
         losses.append(step.gradients(rows_of(8), update).item())
         step.apply(1.0)
-    assert losses[-1] < losses[0]
+    return losses
 
 
 def test_an_update_of_contrast_that_does_not_fit_is_refused(

@@ -102,10 +102,12 @@ def test_what_the_code_imports_is_a_dependency() -> None:
 def test_the_dockerfile_copies_what_is_there() -> None:
     text = (ROOT / "Dockerfile").read_text("utf-8")
     kept = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
-    for words in re.findall(r"^COPY (.+)$", text, re.MULTILINE):
-        for name in words.split()[:-1]:
-            assert (ROOT / name).exists()
-            assert f"!{name}" in kept
+    copied = re.findall(r"^COPY (.+)$", text, re.MULTILINE)
+    names = [name for words in copied for name in words.split()[:-1]]
+    assert {"src", "pyproject.toml"} <= set(names)
+    for name in names:
+        assert (ROOT / name).exists()
+        assert f"!{name}" in kept
     (python,) = re.findall(r"^FROM python:([\d.]+)-slim$", text, re.MULTILINE)
     assert f"Programming Language :: Python :: {python}" in PROJECT["classifiers"]
     assert 'ENTRYPOINT ["crammed"]' in text

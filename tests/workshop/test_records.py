@@ -52,11 +52,21 @@ OLDEST = "2026-11-21-first-runs"
 STUDIES = [folder for folder in RECORDS if (folder / "study.json").exists()]
 
 
+def _files_named(folder: Path) -> list[str]:
+    """The files of the project that the page of a record names."""
+    words = re.findall(r"[\w./-]+", (folder / "README.md").read_text("utf-8"))
+    return [word for word in words if re.match(r"(records|benchmarks|tools)/.*\.\w+$", word)]
+
+
+def test_there_are_records_and_studies_and_they_name_files() -> None:
+    assert OLDEST in {folder.name for folder in RECORDS}
+    assert STUDIES
+    assert len([name for folder in RECORDS for name in _files_named(folder)]) > 20
+
+
 @pytest.mark.parametrize("folder", RECORDS, ids=lambda folder: folder.name)
 def test_every_file_that_a_record_names_is_there(folder: Path) -> None:
-    words = re.findall(r"[\w./-]+", (folder / "README.md").read_text("utf-8"))
-    named = [word for word in words if re.match(r"(records|benchmarks|tools)/.*\.\w+$", word)]
-    assert [word for word in named if not (ROOT / word).exists()] == []
+    assert [name for name in _files_named(folder) if not (ROOT / name).exists()] == []
 
 
 @pytest.mark.parametrize("folder", STUDIES, ids=lambda folder: folder.name)
