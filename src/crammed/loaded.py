@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -179,10 +180,8 @@ class Model:
 
     @cached_property
     def _numerics(self) -> Numerics:
-        before = torch.get_float32_matmul_precision()  # which is the caller's
-        device = choose_device(self.compute)
-        torch.set_float32_matmul_precision(before)
-        return Numerics.on(device)
+        with _same_precision():
+            return Numerics.on(choose_device(self.compute))
 
     @cached_property
     def _masked_lm(self) -> Any:
@@ -192,12 +191,23 @@ class Model:
     def _predictor(self) -> Predictor:
         if not (self.path / DESCRIPTION).exists():
             raise InputError(f"{self.path} is not fine-tuned: make a model with crammed finetune")
-        return Predictor.load(
-            self.path, self.compute, trust_remote_code=self.spec.trust_remote_code
-        )
+        with _same_precision():
+            return Predictor.load(
+                self.path, self.compute, trust_remote_code=self.spec.trust_remote_code
+            )
 
     def _text_of(self, token: int) -> str:
         return str(self.tokenizer.decode([token], skip_special_tokens=False))
+
+
+@contextmanager
+def _same_precision() -> Iterator[None]:
+    """Leave the precision of float32 products as it was, which is the caller's."""
+    before = torch.get_float32_matmul_precision()
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _filled(template: Sequence[tuple[str, str | None]], text: str) -> str:

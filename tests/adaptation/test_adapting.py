@@ -160,6 +160,9 @@ def test_the_export_is_of_the_same_class_with_the_same_tokenizer(
         "torch_dtype",
         "reference_compile",  # transformers 4 sets it when it loads a ModernBERT
     }
+    # transformers 4 knows some values, such as global_rope_theta, by names that 5 leaves out.
+    before, after = (json.loads((f / "config.json").read_text()) for f in (folder, out / "export"))
+    assert {**before, **after}.keys() - after.keys() <= {"dtype", "torch_dtype"}
     assert result["adapted"]["random_weights"] == 0
     assert result["heldout"] != result["adapted"]["heldout"]
     assert not list(out.rglob("*.tmp"))
@@ -413,7 +416,7 @@ def test_activations_are_recomputed_only_where_the_model_can(
     config = ask_for(original, [*SMALL], {}).config
     step = step_of(original.model(config), config, corpus, cpu)
     assert step.device.recomputes is False
-    step.fit(0, lambda rows: rows)  # with no memory to spare
+    step.fit(1 << 40, lambda rows: rows << 50)  # with no memory to spare
     assert not step.recomputes
     assert Original.find(str(originals["deberta"])).recomputes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -175,6 +176,9 @@ def test_models_of_our_own_get_words_too(tmp_path: Path, text: Path, corpus: Cor
     again = Original.find(str(tmp_path / "run"))
     assert "tokamak" in again.tokenizer.get_vocab()
     assert again.lacks == set()
+    told = json.loads((tmp_path / "run" / "export" / "tokenizer_config.json").read_text())
+    assert told["tokenizer_class"] == "PreTrainedTokenizerFast"  # transformers 4 knows no other
+    assert not isinstance(told.get("extra_special_tokens"), list)
 
 
 def test_words_are_trained_and_a_run_continues_with_its_own(tmp_path: Path, text: Path) -> None:

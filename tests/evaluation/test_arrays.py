@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import date
 from pathlib import Path
 
@@ -38,7 +37,6 @@ def test_what_is_kept_is_read_back_or_not_at_all(
     assert [path.name for path in file.parent.iterdir()] == ["kept.npz"]
     monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)  # as if killed: nothing is cleared
     monkeypatch.setattr(Path, "replace", lambda *_: None)
-    monkeypatch.setattr(os, "getpid", lambda: 1)
     save_arrays(file, arrays, {"key": "k"})
     assert len(list(file.parent.iterdir())) == 2
     monkeypatch.undo()

@@ -50,7 +50,7 @@ def test_rows_with_another_number_of_answers_are_refused(
 def test_an_empty_cell_of_an_only_column_has_an_answer(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Predictor, "outputs", lambda _, rows: np.zeros((len(rows), 2)))
+    monkeypatch.setattr(Predictor, "outputs", lambda _, rows: (np.zeros((len(rows), 2)), 0))
     task = Task.model_validate({"name": "a", "text": "review", "metric": "accuracy"})
     nothing: Any = None
     described = Description(task=task, labels=("no", "yes"), **FIXED)

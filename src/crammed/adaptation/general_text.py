@@ -124,9 +124,10 @@ class OldText:
         Raises:
             InputError: the text cannot be read, or there is none.
         """
-        folder = run.path / OLD_TEXT
+        folder, fresh = run.path / OLD_TEXT, run.path / f"{OLD_TEXT}.new"
+        if path is None and fresh.exists() and not folder.exists():
+            publish(fresh, folder)  # a process was killed before it did
         if path is not None:
-            fresh = run.path / f"{OLD_TEXT}.new"
             shutil.rmtree(fresh, ignore_errors=True)  # of a process that was killed
             with new_folder(fresh) as aside:
                 given = GivenHeldout.given([path], run.config.data, aside, progress, "--old-text")

@@ -24,7 +24,12 @@ from crammed.data.heldout import heldout_texts
 from crammed.data.tokenization.tokenizer import Specials, load_tokenizer
 from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone, HuggingFaceMaskedLM
-from crammed.evaluation.backbones.huggingface_files import is_weights, loading, model_files
+from crammed.evaluation.backbones.huggingface_files import (
+    is_weights,
+    loading,
+    model_files,
+    single_precision,
+)
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.export.card import license_in
 from crammed.export.huggingface import (
@@ -259,15 +264,34 @@ class Original:
                 if not is_weights(file) and file.name != "config.json" and file.suffix != ".py":
                     shutil.copyfile(file, folder / file.name)
             if self.new_words:
-                self.backbone.tokenizer.save_pretrained(folder)
+                self._save_tokenizer(folder)
             if self.ours:
                 write_custom_code(folder)
-                own = read_json(self.folder / "config.json") or {}
-                saved = read_json(folder / "config.json") or {}
-                write_json(folder / "config.json", {**saved, "auto_map": own["auto_map"]})
+            # transformers 5 leaves out what it knows by other names, and 4 knows by these alone.
+            saved = read_json(folder / "config.json") or {}
+            own = single_precision(self.folder)
+            if not self.ours:  # the classes of transformers need no code
+                own.pop("auto_map", None)
+            write_json(folder / "config.json", {**own, **saved})
             (folder / "README.md").write_text(card, "utf-8")
             difference = self._difference(model, folder)
         return Exported(out, type(theirs).__name__, (), difference)
+
+    def _save_tokenizer(self, folder: Path) -> None:
+        """Write the tokenizer with its new words, of the class that it had.
+
+        transformers 5 names one of its own, which transformers 4 does not know.
+        """
+        file = folder / "tokenizer_config.json"
+        own = read_json(file) or {}
+        self.backbone.tokenizer.save_pretrained(folder)
+        saved = read_json(file) or {}
+        if saved.get("tokenizer_class") == "TokenizersBackend":
+            for key in ("backend", "is_local", "extra_special_tokens"):
+                saved.pop(key, None)
+            kept = {"tokenizer_class": "PreTrainedTokenizerFast", **own}
+            names = ("tokenizer_class", "extra_special_tokens")
+            write_json(file, {**saved, **{key: kept[key] for key in names if key in kept}})
 
     def _pooler(self, base: str) -> dict[str, Tensor]:
         """The weights of the pooler, which a masked language model leaves out; none without one."""

@@ -119,12 +119,12 @@ def sentence_scores(
             members = np.flatnonzero(lengths == length)
             ids = tokens.ids[tokens.offsets[members][:, None] + np.arange(length)]
             sentence, at = np.nonzero(~np.isin(ids, list(backbone.specials)))
-            rows, start = ids[sentence], 0
-            while start < len(rows):
-                given = rows[start:], at[start:], backbone.mask, device
-                score = partial(_masked_log_probabilities, model, *given)
+            start = 0
+            while start < len(sentence):
                 size = max(1, most // int(length))
-                values, fits = fitting(score, size)
+                some = slice(start, start + size)
+                given = ids[sentence[some]], at[some], backbone.mask, device
+                values, fits = fitting(partial(_masked_log_probabilities, model, *given), size)
                 if fits < size:
                     most = fits * int(length)
                 np.add.at(scores, members[sentence[start : start + fits]], values)

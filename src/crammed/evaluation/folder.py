@@ -123,6 +123,8 @@ class EvaluationFolder:
         self._lock = FolderLock(folder)
         self._created = found is None
         with self._lock.released_on_error():
+            for half_written in folder.rglob(".*.[0-9]*.tmp"):  # by a process that was killed
+                half_written.unlink(missing_ok=True)
             self._environment = environment()
             if found is None:
                 write_json(described, {"schema": SCHEMA, "model": model, "protocol": settings})

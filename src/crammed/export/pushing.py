@@ -43,7 +43,12 @@ class Repository:
             return getattr(self._hub, what)(**options)
         except Exception as error:  # of the network, the hub or its client
             reason = first_line(error)
+            advice = "log in with hf auth login, with a token that may write there"
+            if reason.startswith("Invalid metadata"):  # of the card; the reason is below
+                reason, advice = (
+                    " ".join(str(error).split()),
+                    "choose other --license or --language",
+                )
             raise InputError(
-                f"--push {self._name}: the hub refused ({reason.rstrip('.')}); log in with "
-                "hf auth login, with a token that may write there"
+                f"--push {self._name}: the hub refused ({reason.rstrip('.')}); {advice}"
             ) from error

@@ -71,7 +71,8 @@ class RunDir:
         self._made = missing_folders(path)
         self._lock = FolderLock(path)
         with self._lock.released_on_error():
-            for half_written in path.glob(".*.json*.tmp"):  # by a process that was killed
+            # By processes that were killed.
+            for half_written in (*path.glob(".*.json*.tmp"), *path.glob(".report.html.*.tmp")):
                 half_written.unlink()
 
     @classmethod

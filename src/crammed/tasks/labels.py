@@ -17,8 +17,8 @@ UNTAGGED = (-1, -100, "-1", "-100", None)
 """Tags of words that are ignored in training and scoring; tables hold them as text."""
 MOST_VALUE = 3.4e38
 """The values of regression labels are kept in 32 bits."""
-_LISTED = re.compile(r"""\[(['"\[].*|[^\[\]]*)\]""", re.DOTALL)
-"""A list as programs print it, but not names such as ``[PAD]`` one after the other."""
+_LISTED = re.compile(r"""\[(\s*|['"\[].*|[-+\d.\s,eE]+|[^\[\]]*,[^\[\]]*)\]""", re.DOTALL)
+"""A list as programs print it, but not a name such as ``[PAD]``, nor several in a row."""
 QUOTED = re.compile(r"""\[['"].*['"]\]""", re.DOTALL)
 """A list of texts as programs print it, but not a sentence in brackets."""
 _IN_ORDER = "; if it is the number of one, list them in `labels` in the order of their numbers"

@@ -132,7 +132,9 @@ def without_effect(study: StudyResult) -> list[str]:
     }
     base = losses.pop(study.baseline)
     return sorted(
-        arm for arm, own in losses.items() if own and all(base.get(s) == own[s] for s in own)
+        arm
+        for arm, own in losses.items()
+        if own and all(loss is not None and base.get(seed) == loss for seed, loss in own.items())
     )
 
 
