@@ -86,6 +86,22 @@ def test_a_folder_that_could_not_be_opened_is_not_in_use(
         pass
 
 
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    backbone: Any = SimpleNamespace(name="a", sha256="0", parameters=1, max_length=8)
+    asked = tmp_path / "scores", backbone, load_protocol("small")
+    with EvaluationFolder(*asked):
+        pass
+    deep = asked[0] / "predictions" / "s" / "t"
+    deep.mkdir(parents=True)
+    ours = [deep / ".trained-0.npz.71.tmp", asked[0] / ".scores.json.9.tmp"]
+    theirs = [asked[0] / ".notes.2.tmp", asked[0] / ".git.json.tmp", deep / "a.npz.71.tmp"]
+    for file in (*ours, *theirs):
+        file.touch()
+    with EvaluationFolder(*asked):
+        assert not any(file.exists() for file in ours)
+        assert all(file.exists() for file in theirs)
+
+
 def test_models_of_the_same_name_have_folders_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

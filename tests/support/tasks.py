@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from crammed.errors import InputError
 from crammed.tasks.read import read_task
 from crammed.tasks.rows import TaskData
 from crammed.tasks.task import Suite, load_suite
@@ -23,6 +26,31 @@ def read_mine(folder: Path, suite: Suite, **splits: Iterable[dict[str, Any]]) ->
     for name, rows in splits.items():
         write_rows(folder / "mine" / f"{name}.jsonl", rows)
     return read_task(suite.tasks["mine"], folder, suite)
+
+
+Rows = Sequence[dict[str, Any]]
+
+
+def read(folder: Path, train: Rows, validation: Rows | None = None, **fields: Any) -> TaskData:
+    """The data of such a task; without others, its training rows are scored."""
+    scored = train if validation is None else validation
+    return read_mine(folder, suite_of(**fields), train=train, validation=scored)
+
+
+def refusal(folder: Path, train: Rows, validation: Rows | None = None, **fields: Any) -> str:
+    """The line that refuses these rows."""
+    with pytest.raises(InputError) as caught:
+        read(folder, train, validation, **fields)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def row(text: Any = "a", label: Any = 0, **more: Any) -> dict[str, Any]:
+    """A row of such a task."""
+    return {"text": text, "label": label, **more}
+
+
+TWO = [row("a", 0), row("b", 1)]
 
 
 def write_task(folder: Path, name: str, rows: int = 96, **columns: Any) -> Path:

@@ -18,6 +18,9 @@ from crammed.evaluation.scores.table import comparison_tables
 from crammed.tasks.task import PAIRS, WITHOUT_FINETUNING, Suite, Task, load_suite, suite_names
 from crammed.terminal.table import Printed
 
+_DEFINING = ("kind", "text", "choices", "choice_text", "label", "group")
+"""What of a task decides what models read and are scored on, beside the split of a score."""
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -178,10 +181,6 @@ def _difference(
     )
     metrics = metrics_of(task, name)
     return paired_difference(metrics, a, b, rows, described["labels"], name, task.name)
-
-
-_DEFINING = ("kind", "text", "choices", "choice_text", "label", "group")
-"""What of a task decides what models read and are scored on, beside the split of a score."""
 
 
 def _definition(described: Mapping[str, Any], name: str) -> list[Any]:

@@ -38,6 +38,8 @@ from crammed.tasks.rows import Rows
 from crammed.tasks.task import Suite
 
 SCHEMA = 2
+_HALF_WRITTEN = re.compile(r"\..+\.(json|npz)\.\d+\.tmp")
+"""Files that killed processes leave here."""
 MOST_THREADS = 4096
 ELSEWHERE = "choose another folder with --into"
 """What to do where the folder holds other scores."""
@@ -123,8 +125,9 @@ class EvaluationFolder:
         self._lock = FolderLock(folder)
         self._created = found is None
         with self._lock.released_on_error():
-            for half_written in folder.rglob(".*.[0-9]*.tmp"):  # by a process that was killed
-                half_written.unlink(missing_ok=True)
+            for file in folder.rglob(".*.tmp"):  # hidden files may be the user's own
+                if _HALF_WRITTEN.fullmatch(file.name):
+                    file.unlink(missing_ok=True)
             self._environment = environment()
             if found is None:
                 write_json(described, {"schema": SCHEMA, "model": model, "protocol": settings})

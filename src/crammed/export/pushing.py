@@ -45,10 +45,8 @@ class Repository:
             reason = first_line(error)
             advice = "log in with hf auth login, with a token that may write there"
             if reason.startswith("Invalid metadata"):  # of the card; the reason is below
-                reason, advice = (
-                    " ".join(str(error).split()),
-                    "choose other --license or --language",
-                )
+                reason = " ".join(str(error).split())
+                advice = "choose another --license or --language"
             raise InputError(
                 f"--push {self._name}: the hub refused ({reason.rstrip('.')}); {advice}"
             ) from error
