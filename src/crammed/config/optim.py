@@ -186,8 +186,8 @@ class MuonConfig(AdamLike):
     """Muon (Jordan et al. 2024) for the matrices of the layers, and AdamW for the rest."""
 
     name: Literal["muon"] = "muon"
-    matrix_lr: PositiveFloat = 1e-2
-    """Peak learning rate of Muon; `lr` is AdamW's."""
+    matrix_lr: PositiveFloat = 1.6e-3
+    """Peak learning rate of Muon; `lr` is AdamW's. Both defaults suit a width of 768."""
     cautious_decay: bool = False
     """Whether Muon's weight decay skips weights that the update moves away from 0."""
     momentum: Beta = 0.95

@@ -128,7 +128,7 @@ def test_factors_multiply(word: str, value: float) -> None:
         ("sgd", {}),
         ("adafactor", {}),
         ("radam", {"optim.lr": "0.002"}),
-        ("muon", {"optim.lr": "0.002", "optim.matrix_lr": "0.02"}),
+        ("muon", {"optim.lr": "0.002", "optim.matrix_lr": "0.0032"}),
     ],
 )
 def test_rates_in_another_width_are_those_of_the_optimizer_of_the_arm(
