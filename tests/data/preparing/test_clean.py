@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from crammed.config import CleanConfig, DownstreamConfig
 from crammed.data.preparing.cleaning import unicode
-from crammed.data.preparing.cleaning.gopher import _has_repeated_ngrams
+from crammed.data.preparing.cleaning.english import _has_repeated_ngrams
 from crammed.data.preparing.cleaning.steps import Change, clean, steps_of
 from crammed.data.preparing.cleaning.unicode import normalise
 from support.text import sentences, write_rows

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import random
 import re
+import tracemalloc
 from itertools import accumulate, chain
 from unicodedata import normalize
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crammed.data.preparing.cleaning.hashing import hashes_of, word_hashes
-from crammed.data.preparing.cleaning.words import words_of
+from crammed.data.preparing.cleaning import words
+from crammed.data.preparing.cleaning.words import Screen, hashes_of, word_hashes, words_of
 from crammed.data.tokenization.chunks import cut_into_chunks
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected"),
     [
         ("It's (not) A_TEST-case.", "it s not a test case"),
         ("one\u00a0two\u2003three\u3000four\nfive\x85six", "one two three four five six"),
@@ -29,8 +31,8 @@ from crammed.data.tokenization.chunks import cut_into_chunks
         ("한국어는 있다", "한국어는 있다"),
     ],
 )
-def test_words(text: str, words: str) -> None:
-    assert [normalize("NFC", word) for word in words_of(text)] == words.split()
+def test_words(text: str, expected: str) -> None:
+    assert [normalize("NFC", word) for word in words_of(text)] == expected.split()
 
 
 SCRIPTS = [
@@ -75,6 +77,32 @@ def test_hashes_of_chunked_text_are_those_of_its_words(texts: list[str], cut_asc
     hash_words = word_hashes(hashes_of, cut_ascii=cut_ascii)
     for some in (texts, texts[::-1]):  # then all chunks are known
         hashes, ends = hash_words(cut_into_chunks(some))
-        words = [words_of(text, cut_ascii=cut_ascii) for text in some]
-        assert hashes.tolist() == hashes_of(chain.from_iterable(words)).tolist()
-        assert ends.tolist() == list(accumulate(map(len, words)))
+        own = [words_of(text, cut_ascii=cut_ascii) for text in some]
+        assert hashes.tolist() == hashes_of(chain.from_iterable(own)).tolist()
+        assert ends.tolist() == list(accumulate(map(len, own)))
+
+
+# ---- the screen
+
+
+@pytest.mark.parametrize(("many", "passing"), [(29, 0.07), (16, 0.25)])
+def test_a_screen_takes_little_more_than_its_table(
+    monkeypatch: pytest.MonkeyPatch, many: int, passing: float
+) -> None:
+    monkeypatch.setattr(words, "_MANY_BITS", many)
+    draw = np.random.default_rng(0)
+    hashes, others = (draw.integers(1 << 64, size=1_000_000, dtype=np.uint64) for _ in range(2))
+    tracemalloc.start()
+    try:
+        screen = Screen(hashes)
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
+    assert screen(hashes).all()
+    assert screen(others).mean() < passing
+
+
+def test_a_screen_of_no_hashes_rules_out_all() -> None:
+    none = np.empty(0, np.uint64)
+    assert not Screen(none)(np.arange(3, dtype=np.uint64)).any()
+    assert Screen(none)(none).tolist() == []

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from crammed.data.preparing.cleaning.hashing import (
+from crammed.data.preparing.cleaning.words import (
     FACTOR,
     Hashes,
     Screen,
@@ -105,10 +105,7 @@ def _joined(words: Hashes) -> Hashes:
 
 
 def _wholes(words: Hashes) -> Iterable[Hashes]:
-    """Hashes of documents of the same length, words [D, L], whole and without each word.
-
-    Those of fewer than `RUN` words are compared whole alone: a word is too much of them.
-    """
+    """Hashes of documents of one length, words [D, L]: whole; from `RUN` words, without each."""
     length = words.shape[1]
     for left_out in (None, *range(length if length >= RUN else 0)):
         hashes = np.full(len(words), length - (left_out is not None), np.uint64)
@@ -218,10 +215,7 @@ class Matches:
                 np.stack((documents, numbers, apart)), axis=1, return_inverse=True
             )
             pair = pair.reshape(-1)
-            for at, words in (
-                (places, self.words[pairs[0]]),
-                (theirs, held.words[pairs[1]]),
-            ):
+            for at, words in ((places, self.words[pairs[0]]), (theirs, held.words[pairs[1]])):
                 order = np.lexsort((at, pair))
                 enough = np.minimum(np.maximum(CONTAINED_SHARE * words, LONG), words)
                 copies.append(pairs[0][_covered(pair[order], at[order], len(words)) >= enough])
@@ -251,9 +245,6 @@ def write_table(file: Path, found: Iterable[Runs]) -> None:
 
     It takes 16 bytes on the disk for each run, and twice as many while it is written; memory does
     not grow with it. A posting is the number of a document and a place in it.
-
-    Args:
-        found: the runs of some documents after the other.
     """
     parts, sizes = [], []
     for number, some in enumerate(_gathered(found)):

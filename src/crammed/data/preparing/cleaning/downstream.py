@@ -12,8 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crammed.config import DownstreamConfig
-from crammed.data.preparing.cleaning.hashing import FACTOR, Hashes, Screen, hashes_of, mixed
-from crammed.data.preparing.cleaning.words import words_of
+from crammed.data.preparing.cleaning.words import (
+    FACTOR,
+    Hashes,
+    Screen,
+    hashes_of,
+    mixed,
+    words_of,
+)
 from crammed.errors import InputError
 from crammed.tasks.texts import digest_of, texts_of
 
@@ -49,8 +55,8 @@ class Downstream:
         """Read the texts of some suites.
 
         Raises:
-            InputError: there is no such suite or no data, it holds no text that is long enough, or
-                it cannot be read.
+            InputError: there is no such suite or no data, or it cannot be read or holds no text
+                that is long enough.
         """
         passages = _distinct(part for suite in suites for part in _read(suite))
         order = np.argsort(passages[1], kind="stable")

@@ -1,9 +1,8 @@
 """Puts plain words in place of named entities, each the kind of the entity that stood there.
 
-"Ada Lovelace was born in London in 1815." becomes "person was born in place in date." Geiping and
-Goldstein (2022) have such a step in their public code, which writes the labels themselves, PERSON
-and GPE, between tokens that spaces then separate. Here all other text stays as it is, and a kind is
-one or more ordinary words, so that nothing rare enters the vocabulary.
+"Ada Lovelace was born in London in 1815." becomes "person was born in place in date." In the public
+code of Geiping and Goldstein (2022), labels such as PERSON and GPE stand there instead; ordinary
+words put nothing rare into the vocabulary.
 
 A pipeline of `spaCy`_ finds the entities. It is named by its package or its folder. Once it has
 been found, ``@`` and a hash of its files follow, so that all workers use the same. Most pipelines
@@ -42,7 +41,6 @@ _KINDS = {
 """Labels that are not words: those of OntoNotes and of WikiNER, which most pipelines have."""
 _PIECE = re.compile(rf"(?s).{{1,{PIECE}}}\Z|.{{1,{PIECE - 1}}}\n|.{{1,{PIECE - 1}}}\s|.{{{PIECE}}}")
 """The rest of a text; or as much as fits, up to the last line feed, else space, else anywhere."""
-_FINDS_ENTITIES = ("doc.ents", "doc.spans")
 
 
 def located(named: str) -> str:
@@ -93,10 +91,7 @@ def words_for(label: str) -> str:
 
 
 def pieces(text: str) -> Iterator[str]:
-    """The text in pieces of at most `PIECE` characters, cut where lines or words end if possible.
-
-    Where they are cut depends on nothing but the text.
-    """
+    """Pieces of at most `PIECE` characters, cut where lines or words end if possible."""
     return (found[0] for found in _PIECE.finditer(text))
 
 
@@ -131,11 +126,8 @@ def _pipeline(named: str) -> Any:
         nlp = spacy.load(place)
     except Exception as error:
         raise InputError(f"{KEY}: {name} cannot be loaded: {first_line(error)}") from error
-    if not any(
-        assigned in _FINDS_ENTITIES
-        for component in nlp.pipe_names
-        for assigned in nlp.get_pipe_meta(component).assigns
-    ):
+    metas = map(nlp.get_pipe_meta, nlp.pipe_names)
+    if not any({"doc.ents", "doc.spans"}.intersection(meta.assigns) for meta in metas):
         raise InputError(
             f"{KEY}: {name} finds no named entities: name a pipeline with a component such as ner"
         )

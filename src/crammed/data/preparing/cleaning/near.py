@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crammed.data.preparing.cleaning.hashing import word_hashes
+from crammed.data.preparing.cleaning.words import word_hashes
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.extras import import_extra
 
@@ -51,8 +51,8 @@ def banding(jaccard: float) -> tuple[int, int]:
 def band_hashes(texts: Sequence[str], jaccard: float) -> _Hashes:
     """Hashes of documents, [len(texts), bands], of which near-duplicates share one.
 
-    They are the same in every process. A document of fewer than 5 words is a set of one element:
-    its text in lower case. Takes about 40 bytes of memory for each word of `texts`.
+    A document of fewer than 5 words is a set of one element: its text in lower case. Takes about
+    40 bytes of memory for each word of `texts`.
 
     Args:
         jaccard: index, 0 to 1, from which documents are likely to share a hash.

@@ -11,9 +11,6 @@ function    a function of the user's own; may change the text
 downstream  drops what contains a text of an evaluation task, or a passage of it
 entities    puts words for their kinds in place of named entities; last, since it takes longest, and
             the steps before it look for text as it is elsewhere
-
-gopher and c4 are made for English: one demands English stop words, the other lines that end in
-Latin punctuation, and both count words between spaces.
 """
 
 from __future__ import annotations
@@ -25,9 +22,8 @@ from typing import Any, NamedTuple
 
 from crammed.config import CleanConfig, DownstreamConfig
 from crammed.data.preparing.cleaning import entities, own
-from crammed.data.preparing.cleaning.c4 import by_c4_rules
 from crammed.data.preparing.cleaning.downstream import Downstream, downstream_settings
-from crammed.data.preparing.cleaning.gopher import by_gopher_rules
+from crammed.data.preparing.cleaning.english import by_c4_rules, by_gopher_rules
 from crammed.data.preparing.cleaning.language import language_filter
 from crammed.data.preparing.cleaning.personal import masked
 from crammed.data.preparing.cleaning.unicode import normalise
@@ -47,15 +43,14 @@ def steps_of(config: CleanConfig) -> Steps:
     """The active steps, in order; what they make of a document depends only on its text.
 
     Raises:
-        InputError: the data of `config.downstream` is missing, or cannot be read; or
-            `config.function` is not a function, or `config.entities` no pipeline; or a language is
-            unknown.
+        InputError: the data of `config.downstream` cannot be read, a language is unknown, or there
+            is no such function or pipeline.
     """
     function, pipeline = config.function, config.entities
     every: list[tuple[str, Step | None]] = [
         ("unicode", normalise if config.unicode else None),
         ("personal", masked if config.personal == "mask" else None),
-        ("empty", _unless_empty),
+        ("empty", lambda text: text if text.strip() else None),
         ("length", _unless_out_of(config.min_characters, config.max_characters)),
         ("languages", language_filter(config.languages) if config.languages is not None else None),
         ("gopher", by_gopher_rules if config.gopher else None),
@@ -113,8 +108,7 @@ def for_workers(config: CleanConfig) -> CleanConfig:
     """The same, with files that workers find in any folder, and the hash of code that they run.
 
     Raises:
-        InputError: the code cannot be read, or is wrong; a language is unknown; or there is no such
-            pipeline.
+        InputError: as for `steps_of`, but the data of tasks is not looked at.
     """
     steps_of.cache_clear()  # the tasks may have changed
     found: dict[str, Any] = {}
@@ -141,10 +135,6 @@ def settings_of(config: CleanConfig) -> dict[str, Any]:
     if config.downstream is not None:
         settings["downstream"] = downstream_settings(config.downstream)
     return settings
-
-
-def _unless_empty(text: str) -> str | None:
-    return text if text.strip() else None
 
 
 def _unless_out_of(fewest: int, most: int | None) -> Step | None:
