@@ -17,7 +17,6 @@ from crammed.data.corpus import token_dtype, write_rows
 from crammed.data.preparing.select.selection_job import (
     SelectedShard,
     documents_to_pack,
-    lengths,
     read_chunks,
     selected_documents,
 )
@@ -175,7 +174,7 @@ def _encode(part: SelectedShard, chunked: bool, tokenizer: CorpusTokenizer) -> _
     else:
         numbers = np.flatnonzero(part.selection.repeats)
         texts = documents_to_pack(part)
-        characters = lengths(texts)
+        characters = np.fromiter(map(len, texts), np.int64, len(texts))
         ids, ends = tokenizer.encode_texts(texts)
     return _Encoded(ids, numbers, np.diff(ends, prepend=0), characters)
 

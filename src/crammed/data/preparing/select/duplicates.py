@@ -7,10 +7,10 @@ its memory does not grow with the text.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,27 +53,19 @@ def read_listing(file: Path) -> list[Block]:
     return [Block(folders[at], n, 0, first, count, "") for at, n, first, count in listed["blocks"]]
 
 
-@dataclass(frozen=True)
-class _Range:
-    """The documents whose hashes are between two bounds.
-
-    Attributes:
-        listing: file that lists the blocks.
-        low, high: the bounds; the second is beyond the range.
-        band: which MinHash band to compare; None for the digests.
-    """
+class Range(NamedTuple):
+    """A range of hashes, [low, high), in the blocks that a file lists."""
 
     listing: Path
     low: int
     high: int
-    band: int | None = None
 
 
-def _ranges(listing: Path, documents: int, band: int | None = None) -> Iterator[_Range]:
-    count = 1 + documents // AT_ONCE
-    bounds = [number * ALL // count for number in range(count + 1)]
-    for low, high in pairwise(bounds):
-        yield _Range(listing, low, high, band)
+def ranges(listing: Path, hashes: int, at_once: int) -> Iterator[Range]:
+    """As many ranges as it takes to have about `at_once` of so many hashes in each."""
+    count = 1 + hashes // at_once
+    for low, high in pairwise(number * ALL // count for number in range(count + 1)):
+        yield Range(listing, low, high)
 
 
 def digests_between(block: Block, low: int, high: int) -> tuple[_Hashes, _Numbers]:
@@ -93,10 +85,10 @@ def place(ascending: _Hashes, bound: int) -> int:
 
 def exact_duplicates(engine: Engine, listing: Path, documents: int) -> Iterator[_Numbers]:
     """The numbers of the documents whose text has occurred before."""
-    return engine.map(_repeated, _ranges(listing, documents))
+    return engine.map(_repeated, ranges(listing, documents, AT_ONCE))
 
 
-def _repeated(job: _Range) -> _Numbers:
+def _repeated(job: Range) -> _Numbers:
     found = [digests_between(block, job.low, job.high) for block in read_listing(job.listing)]
     digests = np.concatenate([each for each, _ in found])
     numbers = np.concatenate([each for _, each in found])
@@ -122,10 +114,10 @@ def marked_digests(
     """
     file = folder / "marked.npy"
     save_array(file, marks)
-    return engine.map(_marked, ((each, file) for each in _ranges(listing, len(marks))))
+    return engine.map(_marked, ((each, file) for each in ranges(listing, len(marks), AT_ONCE)))
 
 
-def _marked(job: tuple[_Range, Path]) -> _Hashes:
+def _marked(job: tuple[Range, Path]) -> _Hashes:
     some, file = job
     marks = np.load(file, mmap_mode="r")
     found = [digests_between(block, some.low, some.high) for block in read_listing(some.listing)]
@@ -140,11 +132,7 @@ def known_documents(corpus: Corpus | None) -> _Hashes | None:
 
 
 def write_known(folder: Path, known: Iterable[_Hashes]) -> None:
-    """Write `_DIGESTS`.
-
-    Args:
-        known: digests in any order; none in an array is lower than those in the arrays before.
-    """
+    """Write `_DIGESTS`; none in an array is lower than those in the arrays before."""
     write_arrays(folder / _DIGESTS, (np.unique(some).astype("<u8") for some in known))
 
 
@@ -166,16 +154,16 @@ def near_duplicates(engine: Engine, listing: Path, documents: int, bands: int) -
 
     Takes 16 bytes of memory for each document that is linked to another.
     """
-    jobs = (job for band in range(bands) for job in _ranges(listing, documents, band))
+    jobs = ((each, band) for band in range(bands) for each in ranges(listing, documents, AT_ONCE))
     return repeats_of(engine.map(_linked, jobs))
 
 
-def _linked(job: _Range) -> _Numbers:
-    assert job.band is not None
+def _linked(job: tuple[Range, int]) -> _Numbers:
+    some, band = job
     hashes, numbers = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    for block in read_listing(job.listing):
-        own = minhash_bands(block.path)[job.band, : block.documents]
-        places = np.flatnonzero((own >= np.uint64(job.low)) & (own <= np.uint64(job.high - 1)))
+    for block in read_listing(some.listing):
+        own = minhash_bands(block.path)[band, : block.documents]
+        places = np.flatnonzero((own >= np.uint64(some.low)) & (own <= np.uint64(some.high - 1)))
         hashes.append(np.asarray(own[places]))
         numbers.append(places + block.first)
     return links_of(np.concatenate(hashes), np.concatenate(numbers))

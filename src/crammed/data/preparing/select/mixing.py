@@ -15,8 +15,8 @@ import numpy as np
 from crammed.config import MixConfig
 from crammed.data.preparing.read.cleaned import CleanedText
 from crammed.data.preparing.read.source import Source
-from crammed.data.preparing.select.repeats import weighted
 from crammed.data.preparing.select.selection import Selection
+from crammed.data.preparing.select.selection_job import weighted
 from crammed.errors import InputError
 from crammed.machine.engine import Engine
 from crammed.quantity import times
@@ -64,7 +64,7 @@ def mix_sources(
         sizes[shard.source.name] += own
     weights = mixed_weights(sources, sizes, mix)
     shards = [(shard.slices, weights[shard.source.name]) for shard in text.shards]
-    packed = np.concatenate(list(weighted(engine, shards)))
+    packed = weighted(engine, shards)
     repeats = np.where(selection.repeats > 0, packed, 0).astype(np.uint16)
     words = tuple(_description(sources, sizes, weights, mix.most_readings))
     return Mixed(replace(selection, repeats=repeats), weights, words)

@@ -36,8 +36,7 @@ from crammed.data.preparing.select.heldout_choice import (
     heldout_beginning,
     heldout_target,
 )
-from crammed.data.preparing.select.repeats import weighted
-from crammed.data.preparing.select.selection_job import ShardSelection, Split
+from crammed.data.preparing.select.selection_job import ShardSelection, Split, weighted
 from crammed.data.preparing.select.units import left_of, repeated_units
 from crammed.data.samples import MOST_SAMPLES, SAMPLES_OF_A_SHARD, Sample, sample
 from crammed.data.shards import documents, lengths_of
@@ -123,15 +122,14 @@ def select_documents(
 
     Args:
         folder: for what jobs need to know.
-        given: documents to hold out instead of choosing some; their copies in the text are
-            dropped.
+        given: what to hold out instead of choosing it; copies of it in the text are dropped.
         extends: a corpus whose documents are dropped, if exact duplicates are.
 
     Raises:
         InputError: there are too few documents to train on some and hold out others.
     """
     every = _Documents(text, engine)
-    _drop_repeats(every, text, data, engine, folder, given, extends)
+    every.drop_repeats(data, folder, given, extends)
     repeats = every.repeats()
     if not repeats.all():  # before the choice, so that what is held out is a share of the packed
         every.drop(WEIGHT_STEP, [np.flatnonzero(repeats == 0)])
@@ -165,40 +163,8 @@ def select_documents(
     )
 
 
-def _drop_repeats(
-    every: _Documents,
-    text: CleanedText,
-    data: DataConfig,
-    engine: Engine,
-    folder: Path,
-    given: GivenHeldout | None,
-    extends: Corpus | None,
-) -> None:
-    """Drop the documents known already and duplicates, and cut out what is repeated in others."""
-    listing = write_listing(folder, text.blocks)
-    if given is not None:
-        every.drop("held-out documents", (given.among(block) for block in text.blocks))
-    if data.clean.exact and (known := known_documents(extends)) is not None:
-        every.drop("documents of the corpus", (among(block, known) for block in text.blocks))
-    if data.clean.exact:
-        every.drop("exact duplicates", exact_duplicates(engine, listing, len(every.kept)))
-    if data.clean.near is not None:
-        bands, _ = banding(data.clean.near)
-        near = near_duplicates(engine, listing, len(every.kept), bands)
-        every.drop("near-duplicates", [near])
-    if (repeated := data.clean.repeated) is not None:
-        kept = every.kept
-        cuts = repeated_units(engine, text.blocks, listing, kept, repeated, folder)
-        every.cut(f"repeated {repeated.unit}s", cuts)
-    if data.clean.substring is not None:
-        every.cut_repeated_passages(data.clean.substring)
-
-
 def _choose(every: _Documents, data: DataConfig, *, by_line: bool) -> tuple[Mask, Splits, int]:
-    """The documents to hold out, where to split them if at all, and the characters held out.
-
-    The digest decides, so copies of a document are all held out or all trained on.
-    """
+    """The documents to hold out, where to split them if at all, and the characters held out."""
     copies = sum(step["dropped"] for step in every.steps if step["step"] != WEIGHT_STEP)
     total = every.total(every.kept)
     share = 2 * heldout_target(total, data) / total if total else 1.0
@@ -253,9 +219,7 @@ class _Documents:
     """
 
     def __init__(self, text: CleanedText, engine: Engine) -> None:
-        self._blocks = text.blocks
-        self._shards = text.shards
-        self._sources = text.sources
+        self._cleaned = text
         self._engine = engine
         self.ends = np.cumsum([shard.documents for shard in text.shards], dtype=np.int64)
         self.characters = np.empty(text.documents, np.int32)
@@ -269,14 +233,30 @@ class _Documents:
 
     def total(self, times: NDArray[Any]) -> int:
         """Characters of all documents, each counted as often as `times` [n] says."""
-        return sum(
-            int(
-                (
-                    self.characters[at : at + _AT_ONCE].astype(np.int64) * times[at : at + _AT_ONCE]
-                ).sum()
-            )
-            for at in range(0, len(times), _AT_ONCE)
-        )
+        slices = (slice(at, at + _AT_ONCE) for at in range(0, len(times), _AT_ONCE))
+        return sum(int((self.characters[s].astype(np.int64) * times[s]).sum()) for s in slices)
+
+    def drop_repeats(
+        self, data: DataConfig, folder: Path, given: GivenHeldout | None, extends: Corpus | None
+    ) -> None:
+        """Drop what is known already and duplicates, and cut out what is repeated in others."""
+        clean, blocks, count = data.clean, self._cleaned.blocks, len(self.kept)
+        listing = write_listing(folder, blocks)
+        if given is not None:
+            self.drop("held-out documents", (given.among(block) for block in blocks))
+        if clean.exact:
+            if (known := known_documents(extends)) is not None:
+                self.drop("documents of the corpus", (among(block, known) for block in blocks))
+            self.drop("exact duplicates", exact_duplicates(self._engine, listing, count))
+        if clean.near is not None:
+            bands, _ = banding(clean.near)
+            near = near_duplicates(self._engine, listing, count, bands)
+            self.drop("near-duplicates", [near])
+        if (units := clean.repeated) is not None:
+            cuts = repeated_units(self._engine, blocks, listing, self.kept, units, folder)
+            self.cut(f"repeated {units.unit}s", cuts)
+        if clean.substring is not None:
+            self.cut_repeated_passages(clean.substring)
 
     def drop(self, step: str, numbered: Iterable[NDArray[np.int64]]) -> None:
         """Drop documents by their numbers, and record the step with samples."""
@@ -291,7 +271,7 @@ class _Documents:
     def _sample(self, step: str, marked: Mask) -> None:
         """Keep some of the marked documents of each shard, until there are enough of the step."""
         taken = 0
-        for shard, end in zip(self._shards, self.ends, strict=True):
+        for shard, end in zip(self._cleaned.shards, self.ends, strict=True):
             own = np.flatnonzero(marked[end - shard.documents : end])[:SAMPLES_OF_A_SHARD]
             texts = documents(shard.slices, own.tolist())
             self.samples += [sample(step, shard.source.name, text) for text in texts]
@@ -305,7 +285,7 @@ class _Documents:
         The ranks are in [0, 1) and come from the digests.
         """
         bound = ALL if share >= 1.0 else int(share * 2.0**64)
-        found = [digests_between(block, 0, bound) for block in self._blocks]
+        found = [digests_between(block, 0, bound) for block in self._cleaned.blocks]
         numbers = np.concatenate([numbers for _, numbers in found])
         ranks = np.concatenate([digests[:, 0] for digests, _ in found]) / 2.0**64
         own = self.kept[numbers]
@@ -320,13 +300,13 @@ class _Documents:
         self.cuts = self.cuts.then(cuts)
         dropped = left = samples = 0
         own = cuts if self.cuts is cuts else self.cuts.of(numbers)  # which copies them
-        for each in left_of(self._engine, self._blocks, own):
+        for each in left_of(self._engine, self._cleaned.blocks, own):
             self.characters[each.numbers] = each.characters
             self.kept[each.numbers[each.blank]] = False
             left += int(each.characters.sum())
             dropped += int(each.blank.sum())
             if samples < MOST_SAMPLES:
-                source = self._sources[each.source].name
+                source = self._cleaned.sources[each.source].name
                 self.samples += [sample(f"{step}, cut", source, text) for text in each.samples]
                 samples += len(each.samples)
         self._record(step, dropped, before - left, changed=len(numbers) - dropped)
@@ -334,7 +314,7 @@ class _Documents:
     def cut_repeated_passages(self, shortest: int) -> None:
         """Cut out what occurs twice anywhere in the documents that are kept."""
         check_size(self.total(self.kept))  # no more than bytes; nothing is loaded yet
-        texts = (text for shard in self._shards for text in documents(shard.slices))
+        texts = (text for shard in self._cleaned.shards for text in documents(shard.slices))
         kept = [
             without_spans(text, self.cuts.get(number)).encode()
             for number, text in enumerate(texts)
@@ -355,7 +335,7 @@ class _Documents:
         """Where to split documents that hold this text; drops those with too little before it."""
         splits: Splits = {}
         dropped = characters = 0
-        for shard, end in zip(self._shards, self.ends.tolist(), strict=True):
+        for shard, end in zip(self._cleaned.shards, self.ends.tolist(), strict=True):
             for number, text in enumerate(documents(shard.slices), end - shard.documents):
                 begin = without_spans(text, self.cuts.get(number)).rfind(heldout)
                 if begin > SEAM and self.kept[number]:
@@ -370,7 +350,7 @@ class _Documents:
 
     def _text(self, number: int) -> str:
         place = int(np.searchsorted(self.ends, number, side="right"))
-        shard = self._shards[place]
+        shard = self._cleaned.shards[place]
         begin = int(self.ends[place]) - shard.documents
         return documents(shard.slices, [number - begin])[0]
 
@@ -381,5 +361,5 @@ class _Documents:
 
     def repeats(self) -> NDArray[np.uint16]:
         """[n] how often each document is packed, given the weight of its source."""
-        shards = [(shard.slices, shard.source.weight) for shard in self._shards]
-        return np.concatenate(list(weighted(self._engine, shards)))
+        shards = [(shard.slices, shard.source.weight) for shard in self._cleaned.shards]
+        return weighted(self._engine, shards)

@@ -1,4 +1,7 @@
-"""Stage ``select`` of a shard: cleaned documents -> held-out documents, chunks of the others."""
+"""Stage ``select`` of a shard: cleaned documents -> held-out documents, chunks of the others.
+
+Also how often each document of a shard is packed, by the weight of its source.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from crammed.data.preparing.cleaning.copies import MOST_DOCUMENTS, HeldoutRuns, 
 from crammed.data.preparing.cleaning.spans import NO_CUTS, Cuts, without_spans
 from crammed.data.shards import (
     Slices,
+    digests,
     documents,
     finish_stage,
     load,
@@ -30,6 +34,7 @@ from crammed.data.shards import (
     write_table,
 )
 from crammed.data.tokenization.chunks import ChunkedText, cut_into_chunks
+from crammed.machine.engine import Engine
 
 
 class Split(NamedTuple):
@@ -148,11 +153,6 @@ def _texts(shard: SelectedShard, chosen: NDArray[Any], part: Callable[[Split], s
     return [text[part(splits[n])] if n in splits else text for n, text in texts]
 
 
-def lengths(texts: Sequence[str]) -> NDArray[np.int64]:
-    """Characters of each text."""
-    return np.fromiter(map(len, texts), np.int64, len(texts))
-
-
 def heldout_line(text: str, source: str | None) -> bytes:
     """A held-out document as a line of JSON."""
     record = {"text": text} if source is None else {"text": text, "source": source}
@@ -234,3 +234,23 @@ def read_chunks(out: Path) -> ChunkedText:
         codes=load(out, "codes.npy"),
         ends=load(out, "ends.npy"),
     )
+
+
+# ---- weights
+
+
+def weighted(engine: Engine, shards: Sequence[tuple[Slices, float]]) -> NDArray[np.uint16]:
+    """[n] how often to pack each document of all shards, given how often on average."""
+    drawn = engine.map(_drawn, [each for each in shards if each[1] % 1.0])
+    times = []
+    for shard, weight in shards:
+        once_more = next(drawn) if weight % 1.0 else np.zeros(sum(map(len, shard)), np.bool_)
+        times.append((int(weight) + once_more).astype(np.uint16))
+    return np.concatenate(times)
+
+
+def _drawn(job: tuple[Slices, float]) -> NDArray[np.bool_]:
+    """Which documents are packed once more for the fraction of a weight; the digest decides."""
+    shard, weight = job
+    drawn: NDArray[np.bool_] = digests(shard)[:, 1] / 2.0**64 < weight % 1.0
+    return drawn

@@ -13,7 +13,6 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from crammed.config import RepeatedConfig
 from crammed.data.preparing.cleaning.spans import Cuts, without_spans
 from crammed.data.preparing.read.cleaned import Block
-from crammed.data.preparing.select.duplicates import ALL, place, read_listing
+from crammed.data.preparing.select.duplicates import Range, place, ranges, read_listing
 from crammed.data.samples import SAMPLES_OF_A_SHARD
 from crammed.data.shards import Slice, documents, finish_stage, lengths_of, load, save, stage_result
 from crammed.files.writing import save_array
@@ -72,45 +71,34 @@ def _write_units(job: tuple[Block, RepeatedConfig]) -> int:
     order = np.argsort(hashes, kind="stable")
     save(path, f"{name}.npy", hashes[order])
     save(path, f"{name}-places.npy", np.array(placed, np.int32).reshape(-1, 3)[order])
-    files = (f"{name}.npy", f"{name}-places.npy")
     result = {"content": block.content, "units": len(hashes)}
-    finish_stage(path, name, result, files)
+    finish_stage(path, name, result, (f"{name}.npy", f"{name}-places.npy"))
     return len(hashes)
 
 
 # ---- jobs on ranges of hashes
 
 
-@dataclass(frozen=True)
-class _RangeJob:
-    """The lines whose hashes are between two bounds, in the documents that are marked in a file."""
-
-    listing: Path
-    marks: Path
-    config: RepeatedConfig
-    low: int
-    high: int
-
-
-def _repeated_units(job: _RangeJob) -> Cuts:
-    """What to cut, ordered by hashes."""
-    marks, name = np.load(job.marks, mmap_mode="r"), _name(job.config)
+def _repeated_units(job: tuple[Range, Path, RepeatedConfig]) -> Cuts:
+    """What to cut of the documents that are marked in a file, ordered by hashes."""
+    some, marked, config = job
+    marks, name = np.load(marked, mmap_mode="r"), _name(config)
     hashes, numbers = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     spans = [np.empty((0, 2), np.int32)]
-    for block in read_listing(job.listing):
+    for block in read_listing(some.listing):
         every = load(block.path, f"{name}.npy", mapped=True)
-        own = slice(place(every, job.low), place(every, job.high))
+        own = slice(place(every, some.low), place(every, some.high))
         places = load(block.path, f"{name}-places.npy", mapped=True)[own]
         used = places[:, 0] < block.documents
         used[used] = marks[places[used, 0] + block.first]
         hashes.append(every[own][used])
         numbers.append(places[used, 0].astype(np.int64) + block.first)
         spans.append(places[used, 1:])
-    cut = in_several(np.concatenate(hashes), np.concatenate(numbers), job.config.documents)
+    cut = _in_several(np.concatenate(hashes), np.concatenate(numbers), config.documents)
     return Cuts(np.concatenate(numbers)[cut], np.concatenate(spans)[cut])
 
 
-def in_several(
+def _in_several(
     hashes: NDArray[np.uint64], numbers: NDArray[np.int64], fewest: int
 ) -> NDArray[np.int64]:
     """Places of all but the first of those hashes that at least `fewest` documents have.
@@ -142,15 +130,12 @@ def repeated_units(
     """What to cut out of the documents that are kept.
 
     Args:
-        listing: file that lists the blocks.
-        folder: for what jobs need to know.
+        listing: the file that lists the blocks; `folder` is for what else jobs need to know.
     """
     units = sum(engine.map(_write_units, ((block, config) for block in blocks)))
     marks = folder / "kept.npy"
     save_array(marks, kept)
-    count = 1 + units // AT_ONCE
-    bounds = pairwise(number * ALL // count for number in range(count + 1))
-    jobs = (_RangeJob(listing, marks, config, low, high) for low, high in bounds)
+    jobs = ((each, marks, config) for each in ranges(listing, units, AT_ONCE))
     found = list(engine.map(_repeated_units, jobs))
     numbers = np.concatenate([each.numbers for each in found])
     spans = np.concatenate([each.spans for each in found])
