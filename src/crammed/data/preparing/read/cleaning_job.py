@@ -164,10 +164,8 @@ def raw_documents(block: Path) -> NDArray[np.int32]:
 def beginning_of(block: Path, whole: Cleaned, read: int) -> Cleaned:
     """What cleaning kept and dropped of the first `read` documents of a block."""
     characters, dropped_by, changed_by = raw_documents(block)[:, :read]
-    dropped = {
-        step: [int((dropped_by == number).sum()), int(characters[dropped_by == number].sum())]
-        for number, step in enumerate(whole.dropped, 1)
-    }
+    numbers = {step: number for number, step in enumerate(whole.dropped, 1)}
+    by_step = {step: characters[dropped_by == number] for step, number in numbers.items()}
     kept = int((dropped_by == 0).sum())
     return replace(
         whole,
@@ -175,8 +173,8 @@ def beginning_of(block: Path, whole: Cleaned, read: int) -> Cleaned:
         read_characters=int(characters.sum(dtype=np.int64)),
         documents=kept,
         characters=int(load(block, "lengths.npy")[:kept].sum(dtype=np.int64)),
-        dropped=dropped,
-        changed=_changed(changed_by, {step: n for n, step in enumerate(whole.dropped, 1)}),
+        dropped={step: [len(own), int(own.sum())] for step, own in by_step.items()},
+        changed=_changed(changed_by, numbers),
     )
 
 

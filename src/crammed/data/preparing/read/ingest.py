@@ -25,7 +25,7 @@ from crammed.data.preparing.read.cleaned import CleanedText, ReadBlocks
 from crammed.data.preparing.read.part import FilePart, Part, SourceChanged
 from crammed.data.preparing.read.reading_job import (
     BlockJob,
-    Failure,
+    Job,
     Lost,
     Piece,
     Reading,
@@ -255,7 +255,7 @@ class _Reader:
         most = unit.source.max_characters
         return most is not None and max(self._read[unit.blocks.source], known) >= most
 
-    def _jobs(self, units: Sequence[_Unit]) -> Iterator[ReadJob | BlockJob]:
+    def _jobs(self, units: Sequence[_Unit]) -> Iterator[Job]:
         known: Counter[int] = Counter()
         for unit in units:
             if unit.known:
@@ -275,12 +275,11 @@ class _Reader:
         most = unit.source.max_characters if unit.large else None
         return ReadJob(unit.blocks.folder, parts, self._clean, unit.large, self._skips, most)
 
-    def _large(self, unit: _Unit, part: Part) -> Iterator[ReadJob | BlockJob]:
+    def _large(self, unit: _Unit, part: Part) -> Iterator[Job]:
         """The jobs for a large part; a fault found here takes its turn among their results."""
         taps: list[Tap] = []
         number = 0
-        state = None
-        faults = Faults(self._skips)
+        folder, faults = unit.blocks.folder, Faults(self._skips)
         try:
             state = part.state()
             pieces = self._pieces(unit, part, taps, faults)
@@ -289,7 +288,7 @@ class _Reader:
                 yield self._job(unit)
                 return
             content: dict[str, Any] = {}
-            begin(unit.blocks.folder)
+            begin(folder)
             read = 0
             whole = True
             for piece in _until_cut_short(pieces, faults):
@@ -303,7 +302,8 @@ class _Reader:
                 if isinstance(piece, RowGroups):
                     size = round(unit.size * piece.share)
                 self._pending.append((unit, size))
-                yield self._block(unit, number, state, piece, content)
+                clean, skips = self._clean, self._skips
+                yield BlockJob(folder, number, part, state, content, piece, clean, skips)
                 number += 1
             if taps and (whole_hash := taps[0].sha256) is not None:
                 content = {"name": part.name, "bytes": state["bytes"], "sha256": whole_hash}
@@ -313,28 +313,17 @@ class _Reader:
             lost = [Lost(part.name, faults.records, faults.first)] if faults.records else []
             reading = Reading({}, lost=lost)
             unit.mark = partial(
-                write_mark, unit.blocks.folder, [state], [content], number, reading, whole=whole
+                write_mark, folder, [state], [content], number, reading, whole=whole
             )
-            for each in lost:
+            if lost:
                 self._pending.append((unit, 0))
-                yield self._block(unit, number, state, each)
+                yield reading
             self._finish(unit)
         except SourceChanged:
             raise
         except InputError as error:
             self._pending.append((unit, 0))
-            yield self._block(unit, number, state or {}, Failure(str(error)))
-
-    def _block(
-        self,
-        unit: _Unit,
-        number: int,
-        state: dict[str, Any],
-        piece: Piece,
-        content: dict[str, Any] | None = None,
-    ) -> BlockJob:
-        part, folder = unit.source.parts[unit.first], unit.blocks.folder
-        return BlockJob(folder, number, part, state, content or {}, piece, self._clean, self._skips)
+            yield Reading({}, [{"part": part.name, "why": str(error)}])
 
     def _pieces(
         self, unit: _Unit, part: Part, taps: list[Tap], faults: Faults

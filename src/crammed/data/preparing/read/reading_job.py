@@ -53,8 +53,6 @@ class Reading:
     Attributes:
         blocks: the blocks by their numbers, in order; `block_path` names their files.
         skipped: parts that were left out, with reasons.
-        lost: parts of which damaged records were left out: how many, and what is wrong with the
-            first.
         ignored: number of files of unknown formats in archives, by suffix.
     """
 
@@ -88,15 +86,8 @@ class ReadJob:
     most: int | None = None
 
 
-@dataclass(frozen=True)
-class Failure:
-    """Why no further piece of a part can be read."""
-
-    why: str
-
-
-Piece = LineBlock | RowGroups | list[str] | Failure | Lost
-"""Whole lines of a file, row groups of one, documents, or what is missing."""
+Piece = LineBlock | RowGroups | list[str]
+"""Whole lines of a file, row groups of one, or documents."""
 
 
 @dataclass(frozen=True)
@@ -135,13 +126,12 @@ def write_mark(
     blocks: int,
     reading: Reading,
     *,
-    whole: bool = True,
+    whole: bool,
 ) -> None:
     """Mark parts as read.
 
     Args:
-        states: the state of each part.
-        contents: the fingerprint of each part; None for one that was left out.
+        states, contents: the state and fingerprint of each part; None for one that was left out.
         blocks: number of blocks, without further ones of the same piece.
         reading: whose blocks do not count, nor what they lack.
         whole: whether they were read to their end.
@@ -161,7 +151,7 @@ def write_mark(
 def fingerprints(folder: Path) -> list[dict[str, Any]]:
     """The fingerprints of the parts that were read into this folder."""
     mark = read_done(folder / _MARK)
-    return [each for each in mark["contents"] if each is not None] if mark is not None else []
+    return [each for each in mark["contents"] if each is not None] if mark else []
 
 
 def has_mark(folder: Path) -> bool:
@@ -210,7 +200,11 @@ def _made(folder: Path, number: int, origin: str | None = None) -> dict[int, Cle
 # ---- reading
 
 
-def read(job: ReadJob | BlockJob) -> Reading:
+Job = ReadJob | BlockJob | Reading
+"""The last is a result that is known already, and takes its turn among the others."""
+
+
+def read(job: Job) -> Reading:
     """Read and clean; what the job writes depends on nothing but its parts.
 
     A part that is damaged is left out and reported.
@@ -218,6 +212,8 @@ def read(job: ReadJob | BlockJob) -> Reading:
     Raises:
         SourceChanged: a part changed while it was read.
     """
+    if isinstance(job, Reading):
+        return job
     return _read_parts(job) if isinstance(job, ReadJob) else _read_piece(job)
 
 
@@ -305,10 +301,6 @@ def changed(part: Part) -> SourceChanged:
 
 
 def _read_piece(job: BlockJob) -> Reading:
-    if isinstance(job.piece, Failure):
-        return Reading({}, [{"part": job.part.name, "why": job.piece.why}])
-    if isinstance(job.piece, Lost):
-        return Reading({}, lost=[job.piece])
     origin = _origin(job.piece, job.content)
     blocks = _made(job.folder, job.number, origin)
     if blocks is None or (Lost.of(job.part.name, blocks) and not job.skips):
@@ -332,7 +324,6 @@ def _texts_of_blocks(job: BlockJob, faults: Faults) -> Iterator[tuple[list[str],
         yield job.piece, False
         return
     assert isinstance(job.part, FilePart)
-    assert isinstance(job.piece, LineBlock | RowGroups)
     try:
         texts = job.part.documents_of(job.piece, faults)
         if isinstance(job.piece, LineBlock):
@@ -353,7 +344,7 @@ def _texts_of_blocks(job: BlockJob, faults: Faults) -> Iterator[tuple[list[str],
         raise _Damaged(str(error)) from error
 
 
-def _origin(piece: LineBlock | RowGroups | list[str], content: dict[str, Any]) -> str:
+def _origin(piece: Piece, content: dict[str, Any]) -> str:
     """A hash of a piece, so that a later call knows a block that was made from it."""
     if isinstance(piece, RowGroups):
         return json_hash([content, piece.start, piece.end])

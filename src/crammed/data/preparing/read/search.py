@@ -74,10 +74,12 @@ class Found:
     """The absolute paths of a source's files in reading order, each with its key in `READERS`.
 
     Attributes:
+        wanted: what was looked for.
         ignored: number of other files, by suffix, and of folders that are left out.
         without_field: names of JSON files that are left out for want of a field of text.
     """
 
+    wanted: Wanted = Wanted()
     files: list[tuple[str, str]] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
     without_field: list[str] = field(default_factory=list)
@@ -98,13 +100,13 @@ class Found:
         self.ignored.update(kind_of(file) for file, _ in self.files if file in about)
         self.files = [each for each in self.files if each[0] not in about]
 
-    def leave_out_settings(self, text_field: str) -> None:
+    def leave_out_settings(self) -> None:
         """Leave out JSON files without a field of text, such as manifest.json beside text."""
         settings = {
             file
             for file, format in self.files
             if format == ".json" and os.path.isfile(file)
-            if lacks_field(_file(file), text_field)
+            if lacks_field(_file(file), self.wanted.text_field)
         }
         others = [each for each in self.files if each[0] not in settings]
         if not self._about_data().issuperset(file for file, _ in others):
@@ -125,7 +127,7 @@ def find_files(name: str, wanted: Wanted = Wanted()) -> Found:
     """
     path = expanded(name)
     shown = printable(name)
-    found = Found()
+    found = Found(wanted)
     try:
         if path.is_dir():
             if _made_of_text(path) == "corpus":
@@ -133,7 +135,7 @@ def find_files(name: str, wanted: Wanted = Wanted()) -> Found:
                     f"{shown} is a corpus, not text: train on it with --corpus {shown}, or add "
                     f"text to it with crammed prepare --extend {shown}"
                 )
-            found.files = list(_search(path, _FirstVisit(), wanted, found))
+            found.files = list(_search(path, _FirstVisit(), found))
             if not found.files:
                 raise InputError(f"{shown} holds no file of a known format: {_known_formats()}")
         elif path.exists():
@@ -145,16 +147,19 @@ def find_files(name: str, wanted: Wanted = Wanted()) -> Found:
                 )
             found.files = [(str(path), format)]
         else:
-            _match(path, wanted, found)
+            _match(path, found)
         here = "" if path.is_absolute() else os.getcwd()
     except OSError as error:
         at = printable(error.filename or name)
         raise InputError(f"{at} cannot be read: {error.strerror}") from error
     found.files = [(os.path.join(here, file), format) for file, format in found.files]
     for file, _ in found.files:
-        _check_name(file)
+        try:  # manifests and the libraries that read tables need it
+            file.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"the path {printable(file)} is not UTF-8 text: rename it") from error
     if wanted.format == "auto":
-        found.leave_out_settings(wanted.text_field)
+        found.leave_out_settings()
         if any(format in _OF_RECORDS for _, format in found.files):
             found.leave_out_others()
     return found
@@ -162,14 +167,6 @@ def find_files(name: str, wanted: Wanted = Wanted()) -> Found:
 
 def _known_formats() -> str:
     return f"{', '.join(READERS)}; text may be compressed: {', '.join(COMPRESSIONS)}"
-
-
-def _check_name(file: str) -> None:
-    """Refuse a path that manifests and the libraries that read tables cannot represent."""
-    try:
-        file.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"the path {printable(file)} is not UTF-8 text: rename it") from error
 
 
 class _FirstVisit:
@@ -190,9 +187,9 @@ class _FirstVisit:
         return first
 
 
-def _match(pattern: Path, wanted: Wanted, found: Found) -> None:
+def _match(pattern: Path, found: Found) -> None:
     """Find the files that match a glob, and files in folders that match it, sorted."""
-    matches = sorted(set(_glob(pattern, wanted, found)))
+    matches = sorted(set(_glob(pattern, found)))
     if not matches:
         beside = [printable(each.name) for each in pattern.parent.glob("*")]
         raise InputError(
@@ -204,12 +201,12 @@ def _match(pattern: Path, wanted: Wanted, found: Found) -> None:
     formats = {
         Path(file): format
         for each in sorted(folders)
-        for file, format in _enter(each, enter, wanted, found)
+        for file, format in _enter(each, enter, found)
     }
     for each in matches:
         if each in folders:
             continue
-        if (format := wanted.format_of(str(each))) is not None:
+        if (format := found.wanted.format_of(str(each))) is not None:
             formats[each] = format
         elif each.is_file() and folders.isdisjoint(each.parents):  # else it is counted there
             found.ignored[kind_of(each)] += 1
@@ -221,7 +218,7 @@ def _match(pattern: Path, wanted: Wanted, found: Found) -> None:
         )
 
 
-def _glob(pattern: Path, wanted: Wanted, found: Found) -> Iterator[Path]:
+def _glob(pattern: Path, found: Found) -> Iterator[Path]:
     """Like `glob.glob`, except that ``**`` enters every folder only once."""
     parts = pattern.parts
     if "**" not in parts:
@@ -231,34 +228,34 @@ def _glob(pattern: Path, wanted: Wanted, found: Found) -> Iterator[Path]:
     is_first = _FirstVisit()
     for start in sorted(glob.glob(str(Path(*parts[:at])) if at else ".")):
         root = Path(start)
-        for folder in _folders(root, is_first, wanted, found) if root.is_dir() else ():
+        for folder in _folders(root, is_first, found) if root.is_dir() else ():
             if at + 1 == len(parts):
                 yield folder
                 yield from map(Path, glob.glob(str(Path(glob.escape(str(folder)), "*"))))
             else:
                 below = Path(glob.escape(str(folder)), *parts[at + 1 :])
-                yield from _glob(below, wanted, found)
+                yield from _glob(below, found)
 
 
-def _folders(folder: Path, is_first: _FirstVisit, wanted: Wanted, found: Found) -> Iterator[Path]:
+def _folders(folder: Path, is_first: _FirstVisit, found: Found) -> Iterator[Path]:
     """A folder and the folders below it that are not hidden."""
     if not is_first(folder):
         return
     yield folder
-    with _unless_unreadable(folder, wanted, found):
+    with _unless_unreadable(folder, found):
         for entry in sorted(folder.iterdir()):
             hidden = entry.name.startswith(".") or entry.name == LOST_AND_FOUND
             if entry.is_dir() and not hidden:
-                yield from _folders(entry, is_first, wanted, found)
+                yield from _folders(entry, is_first, found)
 
 
 @contextmanager
-def _unless_unreadable(folder: Path, wanted: Wanted, found: Found) -> Iterator[None]:
+def _unless_unreadable(folder: Path, found: Found) -> Iterator[None]:
     """Count a folder that cannot be read, if such are left out."""
     try:
         yield
     except OSError as error:
-        if not wanted.skip:
+        if not found.wanted.skip:
             raise InputError(
                 f"{printable(folder)} cannot be read: {error.strerror}; leave such folders out "
                 "with data.unreadable=skip"
@@ -266,9 +263,7 @@ def _unless_unreadable(folder: Path, wanted: Wanted, found: Found) -> Iterator[N
         found.ignored[f"folder that cannot be read ({printable(folder)})"] = 1  # if met twice, too
 
 
-def _search(
-    folder: Path, is_first: _FirstVisit, wanted: Wanted, found: Found
-) -> Iterator[tuple[str, str]]:
+def _search(folder: Path, is_first: _FirstVisit, found: Found) -> Iterator[tuple[str, str]]:
     """Files of known formats in a folder and the folders below it, sorted by path.
 
     For a folder that `datasets` saved, they are the files that it lists, in that order. Hidden
@@ -290,24 +285,22 @@ def _search(
         if entry.name.startswith("."):
             continue
         if os.path.isdir(file) if is_link else entry.is_dir():
-            yield from _enter(Path(file), is_first, wanted, found)
-        elif (format := wanted.format_of(file)) is None:
+            yield from _enter(Path(file), is_first, found)
+        elif (format := found.wanted.format_of(file)) is None:
             if os.path.isfile(file):
                 found.ignored[kind_of(file)] += 1
         elif is_first(file, may_be_link=is_link):
             yield file, format
 
 
-def _enter(
-    folder: Path, is_first: _FirstVisit, wanted: Wanted, found: Found
-) -> Iterator[tuple[str, str]]:
+def _enter(folder: Path, is_first: _FirstVisit, found: Found) -> Iterator[tuple[str, str]]:
     """As `_search`, for a folder that was not named itself; if it is left out, it is counted."""
     if (kind := _made_of_text(folder)) is not None:
         if is_first(folder):
             found.ignored[f"{kind} ({printable(folder.name)})"] += 1
     elif folder.name != LOST_AND_FOUND:
-        with _unless_unreadable(folder, wanted, found):
-            yield from _search(folder, is_first, wanted, found)
+        with _unless_unreadable(folder, found):
+            yield from _search(folder, is_first, found)
 
 
 def _made_of_text(folder: Path) -> str | None:
