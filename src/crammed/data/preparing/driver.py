@@ -239,10 +239,7 @@ class _Preparation:
         shutil.rmtree(made)
 
     def _made_folder(self, text: CleanedText) -> Path:
-        """Where this corpus is made; those that earlier calls have begun in other ways are removed.
-
-        `check_room` counts on the room that they take.
-        """
+        """Where this corpus is made; removes others, on whose room `check_room` counts."""
         made = self.folder / f"made-{self._identity(text)}"
         for other in made_folders(self.folder):
             if other != made:
@@ -315,8 +312,7 @@ class _Preparation:
         """Train the tokenizer unless it is supplied or already trained; say what it loses.
 
         Args:
-            characters: how many there are to train on.
-            held: characters held out, of which some are looked at.
+            characters, held: how many there are to train on, and held out.
         """
         file, mark = corpus / "tokenizer.json", corpus.with_name("tokenizer.done.json")
         done = read_done(mark)
@@ -339,20 +335,9 @@ class _Preparation:
             return train_from_texts(texts, characters, self.tokenizer_config)
 
     def _pack(
-        self,
-        corpus: Path,
-        shards: _SelectedShards,
-        characters: Sequence[int],
-        repeated: bool,
+        self, corpus: Path, shards: _SelectedShards, characters: Sequence[int], repeated: bool
     ) -> tuple[list[Packed], int, Statistics]:
-        """Pack all shards.
-
-        Args:
-            repeated: whether some documents are packed more than once.
-
-        Returns:
-            The results, the number of tokens left over, and the statistics of all.
-        """
+        """The results of packing all shards, the number of tokens left over, and statistics."""
         groups = packing_groups(characters, repeated)
         jobs = (
             PackJob(

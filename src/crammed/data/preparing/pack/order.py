@@ -102,12 +102,7 @@ def score_file(job: ScoreJob) -> Scores:
 
 
 def score_rows(rows: Tokens, values: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The score of each row, [R]; takes 4 bytes of memory for each token.
-
-    Args:
-        rows: [R, S] token ids.
-        values: [V] values from `token_values`.
-    """
+    """The score [R] of rows [R, S] by `token_values` [V]; takes 4 bytes of memory for a token."""
     scores: NDArray[np.int32] = values[rows].sum(axis=1, dtype=np.int32)
     return scores
 
@@ -123,7 +118,6 @@ def store(
     """Write orders of the rows whose files are in a folder.
 
     Args:
-        names: of the orders; may be none.
         counts: [V] occurrences of each token.
         score: applies `score_file` to every job.
     """
@@ -148,13 +142,5 @@ def permutation(scores: NDArray[np.int32], name: Ordering) -> Tokens:
     """
     shuffled = np.arange(len(scores), dtype=order_dtype(len(scores)))
     np.random.Generator(np.random.PCG64(key(0, f"order-{name}"))).shuffle(shuffled)
-    # One integer holds the score and the place in the shuffled order, so that sorting needs
-    # neither a stable algorithm nor an array of indices.
-    place_bits = len(scores).bit_length()
-    ranked = np.subtract(scores[shuffled], scores.min(), dtype=np.int64).view(np.uint64)
-    ranked <<= np.uint64(place_bits)
-    ranked |= np.arange(len(ranked), dtype=shuffled.dtype)
-    ranked.sort()
-    ranked &= np.uint64((1 << place_bits) - 1)
-    order: NDArray[np.unsignedinteger[Any]] = shuffled[ranked]
+    order: NDArray[np.unsignedinteger[Any]] = shuffled[np.argsort(scores[shuffled], kind="stable")]
     return order

@@ -180,15 +180,11 @@ def _encode(part: SelectedShard, chunked: bool, tokenizer: CorpusTokenizer) -> _
 
 
 def packing_groups(characters: Sequence[int], repeated: bool) -> list[list[int]]:
-    """Groups of shards to pack together, by number.
+    """Groups of shards to pack together, by number, given the characters to pack from each.
 
-    Each shard is packed on its own unless some documents are packed more than once. Copies are
-    spread over what is packed together, so small shards are then joined with their neighbours until
-    they reach the size of a full shard.
-
-    Args:
-        characters: number of characters to pack from each shard.
-        repeated: whether any source has a weight above 1.
+    Each shard is packed on its own unless some documents are packed more than once (`repeated`).
+    Copies are spread over what is packed together, so small shards are then joined with their
+    neighbours until they reach the size of a full shard.
     """
     if not repeated:
         return [[number] for number in range(len(characters))]
@@ -238,7 +234,6 @@ def _join(
 
     Args:
         tokens: [D] number of tokens of each document in `ids`.
-        order: numbers of the documents to join.
     """
     before = np.array([special.cls] if cls else [], np.uint32)
     after = np.array([special.sep] if sep else [], np.uint32)

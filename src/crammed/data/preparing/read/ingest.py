@@ -33,6 +33,7 @@ from crammed.data.preparing.read.reading_job import (
     begin,
     check_unchanged,
     cut_by_characters,
+    piece_size,
     write_mark,
 )
 from crammed.data.preparing.read.room import check_room
@@ -55,11 +56,6 @@ _MOST_SHOWN = 10
 """Files that were skipped, or whose damaged records are told of, each in a line."""
 _FILE_COST = 2_000
 """Bytes of text that are read in the time that it takes to open a file."""
-
-
-def _piece_size() -> int:
-    """Bytes or characters for a worker to read at a time, and so about the size of a block."""
-    return shards.SHARD_CHARACTERS // 2
 
 
 def read_and_clean(
@@ -330,14 +326,14 @@ class _Reader:
     ) -> Iterable[Piece] | None:
         """The pieces of a large part; None if one worker is to read it as a whole."""
         if isinstance(part, FilePart):
-            if (groups := part.row_groups(_piece_size())) is not None:
+            if (groups := part.row_groups(piece_size())) is not None:
                 return groups
-            pieces = part.blocks(_piece_size(), taps)
+            pieces = part.blocks(piece_size(), taps)
             if pieces is not None or not unit.alone or part.is_binary:
                 return pieces
         elif isinstance(part, HubPart) and part.shards > 1:
             return None
-        return cut_by_characters(part.documents(faults), _piece_size())
+        return cut_by_characters(part.documents(faults), piece_size())
 
 
 def _until_cut_short(pieces: Iterable[Piece], faults: Faults) -> Iterator[Piece]:
@@ -358,7 +354,7 @@ def _groups(sizes: Sequence[int | None]) -> Iterator[tuple[range, int, bool]]:
     first, cost = 0, 0
     for number, size in enumerate(sizes):
         large = size is None or size >= shards.SHARD_CHARACTERS
-        if first < number and (large or cost >= _piece_size()):
+        if first < number and (large or cost >= piece_size()):
             yield range(first, number), cost, False
             first, cost = number, 0
         if large:

@@ -80,12 +80,8 @@ def docstrings(
 ) -> Iterator[Docstring]:
     """The docstrings of one of the two disjoint parts, with files in the order of a hash.
 
-    This mixes packages, so that stopping after `characters` still gives a bit of everything.
-
-    Args:
-        part: the corpus, or the demonstration tasks.
-        characters: number of characters after which no further file is read.
-        per_package: the same for the files of one package.
+    This mixes packages, so that there is a bit of everything although no further file is read after
+    so many characters, nor of a package after `per_package`.
     """
     files = [
         (uniform(label), label, path)

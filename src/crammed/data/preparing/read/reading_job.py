@@ -224,7 +224,7 @@ def _read_parts(job: ReadJob) -> Reading:
     contents: list[Any] = []
     texts = _documents(job, states, contents, reading)
     try:
-        for number, some in enumerate(cut_by_characters(texts, shards.SHARD_CHARACTERS // 2)):
+        for number, some in enumerate(cut_by_characters(texts, piece_size())):
             reading.blocks[number] = clean_block(block_path(job.folder, number), some, job.clean)
     except _Damaged:
         return Reading({}, reading.skipped)
@@ -333,7 +333,7 @@ def _texts_of_blocks(job: BlockJob, faults: Faults) -> Iterator[tuple[list[str],
         more = True
         while more:
             begun = chain(ahead, texts)
-            some = next(cut_by_characters(begun, shards.SHARD_CHARACTERS // 2), [])
+            some = next(cut_by_characters(begun, piece_size()), [])
             ahead = list(islice(texts, 1))
             more = bool(ahead)
             check_unchanged(job.part, job.state, job.content)
@@ -355,6 +355,11 @@ def _origin(piece: Piece, content: dict[str, Any]) -> str:
         for text in piece:
             hashed.update(text.encode("utf-8", "surrogatepass") + b"\xff")
     return hashed.hexdigest()
+
+
+def piece_size() -> int:
+    """Bytes or characters for a worker to read at a time, and so about the size of a block."""
+    return shards.SHARD_CHARACTERS // 2
 
 
 def cut_by_characters(documents: Iterable[str], most: int) -> Iterator[list[str]]:

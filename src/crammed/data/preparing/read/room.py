@@ -32,11 +32,9 @@ _ALL_TEXT = (".txt", ".md", ".rst")
 
 
 def text_bytes(sources: Sequence[Source]) -> tuple[list[list[float]], list[str]]:
-    """About how many bytes of text each part of each source holds, by its size.
+    """About how many bytes of text each part of each source holds, by its size; 0 if unknown.
 
-    Returns:
-        These numbers, and the names of the sources with parts whose text is not known, or that
-        they have some; for these parts the number is 0.
+    Also the names of the sources with parts for which it is unknown, or that they have some.
     """
     ratios: dict[tuple[int, str, str], float | None] = {}
     sizes, unknown = [], []
@@ -90,8 +88,6 @@ def check_room(
     Args:
         unread: the parts of sources that are still to be read, and where their blocks will be.
         folder: for intermediate results.
-        out: the corpus.
-        clean: the steps, some of which take more than others.
 
     Yields:
         what to tell of each disk.

@@ -227,7 +227,6 @@ def _with_documents(
     """The part with a choice of what one document of it is, if it is plain text and that is open.
 
     Args:
-        chosen: the options with each choice.
         several: whether it is one of several such files, so that a small one is one document.
     """
     if part.format != ".txt" or part.options.documents != "auto":
