@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -98,6 +99,15 @@ def prepared(
     named = [str(each) if isinstance(each, Path) else each for each in listed]
     config = tiny("crammed", *overrides, data={"sources": named})
     return prepare(config.data, config.tokenizer, out, progress, config.compute, **options)
+
+
+def prepared_and_told(
+    out: Path, sources: Any, *overrides: str, **options: Any
+) -> tuple[Corpus, str]:
+    """As `prepared`, and what was said meanwhile."""
+    said = io.StringIO()
+    with Progress(said) as progress:
+        return prepared(out, sources, *overrides, progress=progress, **options), said.getvalue()
 
 
 @contextmanager

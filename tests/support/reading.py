@@ -16,6 +16,7 @@ from crammed.data.preparing.read.ingest import read_and_clean
 from crammed.data.preparing.read.source import open_sources
 from crammed.machine.engine import Engine, Item, Result
 from crammed.terminal.progress import SILENT, Progress
+from support.text import documents, write_jsonl
 
 
 class ThisProcess:
@@ -43,6 +44,13 @@ def read_source(
 ) -> CleanedText:
     config = config_of(source, **data)
     return read_and_clean(open_sources(config), config, work, engine or ThisProcess(), progress)
+
+
+def write_files(folder: Path, files: int, count: int) -> Path:
+    """A folder with so many files of `count` documents each, named by numbers."""
+    for number in range(files):
+        write_jsonl(folder / f"{number}.jsonl", documents(count, seed=number))
+    return folder
 
 
 def texts_of(text: CleanedText) -> list[list[str]]:

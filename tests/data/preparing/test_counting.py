@@ -10,9 +10,7 @@ import pytest
 from crammed.config import ComputeConfig
 from crammed.data.preparing.select import counting_job
 from crammed.data.preparing.select.counting_job import sum_counts
-from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.machine.engine import open_engine
-from support.text import documents
 
 
 def _table(counts: dict[str, int]) -> pa.Table:
@@ -37,23 +35,10 @@ def test_memory_is_released_once_a_sum_is_written(
     assert released == [names[:1], names[:2], names]
 
 
-def test_counts_of_shards_add_up() -> None:
-    texts = documents(80)
-    shards = [cut_into_chunks(texts[at : at + 20]) for at in range(0, 80, 20)]
-    tables = [pa.table({"chunk": each.distinct, "count": each.counts}) for each in shards]
-    whole = cut_into_chunks(texts)
-    expected = dict(zip(whole.distinct.to_pylist(), whole.counts.tolist(), strict=True))
-    assert _as_dict(sum_counts(tables)) == expected
-
-
 def test_the_rarest_chunks_are_forgotten_if_there_are_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(counting_job, "MOST_CHUNKS", 8)
     often = _table({"a": 5, "b": 9})
     rare = [_table({f"{n}": 1, f"{n}!": 1}) for n in range(20)]
-    assert _as_dict(sum_counts([often, *rare, often])) == {"a": 10, "b": 18}
-
-
-def _as_dict(counts: pa.Table) -> dict[str, int]:
-    return dict(zip(counts["chunk"].to_pylist(), counts["count"].to_pylist(), strict=True))
+    assert sum_counts([often, *rare, often]).to_pydict() == {"chunk": ["a", "b"], "count": [10, 18]}

@@ -13,7 +13,7 @@ import pytest
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.terminal.progress import Progress
-from support.corpora import prepared, step_of, tokens_of
+from support.corpora import prepared, prepared_and_told, step_of, tokens_of
 from support.text import documents, sentences, write_jsonl, write_rows
 
 
@@ -54,15 +54,14 @@ def test_rules_for_english_that_drop_most_documents_are_named(tmp_path: Path, st
         for a in range(0, 400, 20)
     ]
     for others, told in ((10, False), (30, True)):
-        said = io.StringIO()
         source = write_jsonl(tmp_path / f"{others}.jsonl", [*texts, *["我们今天去学校。"] * others])
-        prepared(tmp_path / f"{others}", source, f"data.clean.{step}=true", progress=Progress(said))
+        _, said = prepared_and_told(tmp_path / f"{others}", source, f"data.clean.{step}=true")
         words = f"{step} dropped {others} of {20 + others} documents: its rules are made for"
-        assert (words in said.getvalue()) == told
-    source = write_jsonl(tmp_path / "other.jsonl", ["我们今天去学校。"])
+        assert (words in said) == told
+    source, shown = write_jsonl(tmp_path / "other.jsonl", ["我们今天去学校。"]), io.StringIO()
     with pytest.raises(InputError, match="no document is left"):
-        prepared(tmp_path / "other", source, f"data.clean.{step}=true", progress=Progress(said))
-    assert f"{step} dropped 1 of 1 document: " in said.getvalue()
+        prepared(tmp_path / "other", source, f"data.clean.{step}=true", progress=Progress(shown))
+    assert f"{step} dropped 1 of 1 document: " in shown.getvalue()
 
 
 def test_near_duplicates_are_dropped(make_corpus: Callable[..., Corpus]) -> None:

@@ -44,7 +44,6 @@ def further(tmp_path: Path, base: Corpus) -> Path:
     held = list(heldout_texts(base.heldout))
     near = [f"{text} It rained." for text in held]
     texts = [*documents(300), *near, *documents(200, seed=1)]
-    (tmp_path / "more").mkdir()
     return write_jsonl(tmp_path / "more" / "text.jsonl", texts)
 
 

@@ -47,21 +47,6 @@ def test_corpora_of_other_settings_hold_out_the_same_documents(
     assert dropped >= len(held) - overrides[0].count("min_characters") * len(held)
 
 
-def test_other_text_trains_on_no_held_out_document(tmp_path: Path) -> None:
-    texts = documents(300)
-    file = write_jsonl(tmp_path / "text.jsonl", texts)
-    base = prepared(tmp_path / "base", file)
-    held = list(heldout_texts(base.heldout))
-    near = [f"{text} It rained." for text in held]
-    other = write_jsonl(tmp_path / "other.jsonl", [*held, *near, *documents(300, seed=1)])
-    made = prepared(tmp_path / "made", other, heldout=base)
-    assert made.heldout.read_bytes() == base.heldout.read_bytes()
-    dropped = {step["step"]: step["dropped"] for step in made.manifest["steps"]}
-    assert dropped["held-out documents"] == len(held)
-    assert dropped["copies of held-out text"] == len(near)
-    assert made.manifest["documents"] == 300
-
-
 def test_the_end_of_a_document_is_held_out_of_both(tmp_path: Path) -> None:
     book = " ".join(sentences(4000))
     file = write_jsonl(tmp_path / "book.jsonl", [book])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 import re
 from collections.abc import Callable
@@ -23,8 +22,7 @@ from crammed.data.preparing.select.selection import WEIGHT_STEP
 from crammed.data.preparing.select.selection_job import SelectJob, documents_to_pack, select_shard
 from crammed.data.show import describe_corpus
 from crammed.errors import InputError
-from crammed.terminal.progress import Progress
-from support.corpora import prepared, step_of
+from support.corpora import prepared, prepared_and_told, step_of
 from support.text import documents, sentences, write_jsonl
 
 TOO_LITTLE = "too few to train on some|do not fill a row|is shorter than one row"
@@ -187,12 +185,11 @@ def test_the_share_is_said(tmp_path: Path, count: int) -> None:
     """While preparing, in the manifest, and by `data show`."""
     texts = [" ".join(documents(1000 // count, seed=n % 290)) + f" {n}." for n in range(count)]
     source = write_jsonl(tmp_path / "text.jsonl", texts)
-    said = io.StringIO()
-    corpus = prepared(tmp_path / "c", source, "data.heldout_copies=keep", progress=Progress(said))
+    corpus, said = prepared_and_told(tmp_path / "c", source, "data.heldout_copies=keep")
     heldout = corpus.manifest["heldout"]
     assert heldout["share"] == heldout["characters"] / sum(map(len, texts)) <= 0.05
     words = f"({100 * heldout['share']:.1f} % of the text)"
-    line = next(each for each in said.getvalue().splitlines() if "held out" in each)
+    line = next(each for each in said.splitlines() if "held out" in each)
     assert line.endswith(words)
     assert ("the end of a document" in line) == (count == 1)
     assert dict(describe_corpus(corpus))["documents"][0].endswith(f"held out {words}")

@@ -27,7 +27,7 @@ from crammed.data.preparing.read.source import open_sources
 from crammed.errors import InputError
 from crammed.machine.engine import Item, Result
 from crammed.terminal.progress import Progress
-from support.reading import Cleaning, ThisProcess, read_source, texts_of
+from support.reading import Cleaning, ThisProcess, read_source, texts_of, write_files
 from support.samples import COMPRESS
 from support.text import documents, write_jsonl
 
@@ -91,7 +91,6 @@ def test_dropped_documents_count_for_where_shards_are_cut(tmp_path: Path) -> Non
 
 def test_small_files_share_shards_and_large_ones_have_their_own(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
-    folder.mkdir()
     sizes = {"a": 15, "b": 15, "c": 150, "d": 15, "e": 15, "f": 15, "g": 15}
     every = {name: documents(size, seed=n) for n, (name, size) in enumerate(sizes.items())}
     for name, texts in every.items():
@@ -109,7 +108,6 @@ def test_a_limit_ends_a_source_within_a_document_of_it(
     """However many workers read ahead, and whatever is wrong beyond the limit."""
     texts = documents(400)
     source = tmp_path / "texts"
-    source.mkdir()
     for number in range(1 if large else 20):
         own = texts if large else texts[20 * number : 20 * number + 20]
         write_jsonl(source / f"{number:02d}.jsonl", own)
@@ -169,10 +167,7 @@ def test_no_more_of_an_archive_is_read_than_wanted(
 
 
 def test_nothing_is_read_twice(tmp_path: Path) -> None:
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    for number in range(6):
-        write_jsonl(folder / f"{number}.jsonl", documents(10, seed=number))
+    folder = write_files(tmp_path / "texts", 6, 10)
     write_jsonl(folder / "large.jsonl", documents(200, seed=9))
     before = texts_of(read_source(folder, tmp_path / "work"))
     for part in folder.iterdir():
@@ -200,7 +195,6 @@ def test_text_is_read_again_in_another_format(tmp_path: Path, count: int) -> Non
 def test_copies_of_a_file_have_folders_of_their_own(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     for name in ("a", "b"):
-        (folder / name).mkdir(parents=True)
         write_jsonl(folder / name / "same.jsonl", documents(150))
     engine = _Late()
     found = texts_of(read_source(folder, tmp_path / "work", engine))
@@ -214,10 +208,7 @@ def test_copies_of_a_file_have_folders_of_their_own(tmp_path: Path) -> None:
 def test_damaged_records_are_left_out_and_counted(
     tmp_path: Path, kind: type[ThisProcess], large: bool
 ) -> None:
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    for number in range(3):
-        write_jsonl(folder / f"{number}.jsonl", documents(200 if large else 20, seed=number))
+    folder = write_files(tmp_path / "texts", 3, 200 if large else 20)
     bad = folder / "1.jsonl"
     lines = bad.read_text().splitlines(True)
     bad.write_text("".join(["{}\n", *lines[:-5], "not json\n", *lines[-5:]]))
@@ -241,7 +232,6 @@ def test_damaged_records_are_left_out_and_counted(
 
 def test_many_files_that_are_skipped_are_told_of_in_few_lines(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
-    folder.mkdir()
     write_jsonl(folder / "good.jsonl", documents(10))
     for number in range(50):
         (folder / f"{number:02d}.jsonl").write_text("not json\n")
@@ -393,10 +383,7 @@ def test_a_large_file_that_had_been_begun_is_continued(
 
 def test_many_files_make_few_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "SHARD_CHARACTERS", 1_000_000)
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    for number in range(200):
-        write_jsonl(folder / f"{number:03d}.jsonl", documents(1, seed=number))
+    folder = write_files(tmp_path / "texts", 200, 1)
     engine = ThisProcess()
     text = read_source(folder, tmp_path / "work", engine)
     assert [type(job) for job in engine.jobs] == [ReadJob]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from crammed.data.preparing.read.source import Source
 from crammed.data.preparing.select.mixing import mixed_weights
 from crammed.data.show import describe_sources, readings
 from crammed.errors import InputError
-from crammed.terminal.progress import Progress
-from support.corpora import prepared
+from support.corpora import prepared_and_told
 from support.text import documents, tiny, write_jsonl
 
 SIZES = {"wiki": 8000, "news": 1000, "web": 27000}
@@ -79,9 +77,7 @@ def make(folder: Path, *overrides: str, shares: tuple[float, float]) -> tuple[Co
     for name, count, share in zip(("wiki", "news"), (400, 60), shares, strict=True):
         file = write_jsonl(folder / f"{name}.jsonl", documents(count, seed=count))
         sources.append({"path": str(file), "name": name, "share": share})
-    said = io.StringIO()
-    with Progress(said) as progress:
-        return prepared(folder / "made", sources, *overrides, progress=progress), said.getvalue()
+    return prepared_and_told(folder / "made", sources, *overrides)
 
 
 def test_a_corpus_has_the_shares_that_were_asked_for(tmp_path: Path) -> None:

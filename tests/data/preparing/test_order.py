@@ -6,7 +6,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models
@@ -96,10 +96,7 @@ def test_a_file_is_scored_for_every_order(tmp_path: Path) -> None:
     }
 
 
-@settings(deadline=None)
-@given(
-    st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(-2, 2), min_size=1, max_size=60),
-)
+@given(st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(-2, 2), min_size=1, max_size=60))
 def test_lowest_scores_come_first(given: list[int]) -> None:
     scores = np.array(given, np.int32)
     order = permutation(scores, "fragments")

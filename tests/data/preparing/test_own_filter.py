@@ -64,7 +64,6 @@ def test_it_keeps_changes_and_drops(
     digest = hashlib.sha256(KEEP.encode()).hexdigest()
     assert made.manifest["data"]["clean"]["function"] == f"mine.py:keep@{digest}"
     own = tmp_path / "own"
-    own.mkdir()
     write_jsonl(own / "text.jsonl", [each.replace("two boats", "a boat") for each in left])
     assert (made_with(own / "out", None).path / "rows-00000.bin").read_bytes() == (
         made.path / "rows-00000.bin"
@@ -129,12 +128,10 @@ def test_a_changed_function_cleans_again(
 
 def test_a_corpus_is_extended_with_the_same_function_alone(tmp_path: Path, file: Path) -> None:
     base = made_with(tmp_path / "base", f"{file}:keep")
-    more = tmp_path / "more"
-    more.mkdir()
-    write_jsonl(more / "text.jsonl", documents(100, seed=1))
+    more = write_jsonl(tmp_path / "more" / "text.jsonl", documents(100, seed=1))
 
     def extended(*words: str) -> Corpus:
-        config = tiny("crammed", *words, data={"sources": [str(more / "text.jsonl")]})
+        config = tiny("crammed", *words, data={"sources": [str(more)]})
         return extend(base, config.data, tmp_path / "larger", SILENT)
 
     said = r"base was cleaned with mine\.py:keep, .* type data\.clean\.function=FOLDER/mine"
@@ -152,7 +149,7 @@ def test_a_corpus_is_extended_with_the_same_function_alone(tmp_path: Path, file:
     with pytest.raises(InputError, match="plain was cleaned without it; leave it out"):
         corpora.prepare(
             [f"data.clean.function={file}:keep"],
-            [str(more / "text.jsonl")],
+            [str(more)],
             out=tmp_path / "never",
             extend=plain.path,
         )

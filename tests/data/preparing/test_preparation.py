@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import fcntl
-import io
 import itertools
 import json
 import math
@@ -29,10 +28,10 @@ from crammed.data.tokenization.tokenizer import CLS, SEP
 from crammed.data.tokenization.training import train_from_texts
 from crammed.doctor import TINY
 from crammed.errors import InputError
-from crammed.terminal.progress import SILENT, Progress
+from crammed.terminal.progress import SILENT
 from support.command import dying, python
-from support.corpora import prepared, step_of, tokens_of
-from support.reading import Cleaning
+from support.corpora import prepared, prepared_and_told, step_of, tokens_of
+from support.reading import Cleaning, write_files
 from support.samples import tarred, zipped
 from support.text import documents, sentences, tiny, write_jsonl, write_rows
 
@@ -134,28 +133,16 @@ def test_an_occupied_folder_is_refused(tmp_path: Path, text_file: Path) -> None:
     assert (tmp_path / "mine.txt").read_text() == "precious"
 
 
-@pytest.fixture
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several shards from little text; in this process only."""
-    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 20_000)
-
-
-@pytest.mark.usefixtures("small_shards")
-def test_tails_of_shards_make_rows_together(make_corpus: Callable[..., Corpus]) -> None:
-    corpus = make_corpus(documents(600), "compute.workers=1")
-    assert len([name for name in corpus.manifest["files"] if name.startswith("rows-")]) > 3
-    assert corpus.manifest["tokens_left_out"] < corpus.row_length
-    assert corpus.rows * corpus.row_length == (
-        corpus.manifest["tokens"] - corpus.manifest["tokens_left_out"]
-    )
-
-
-@pytest.mark.usefixtures("small_shards")
-def test_separators_are_all_the_borders_of_documents_in_a_row(
-    make_corpus: Callable[..., Corpus],
+def test_tails_of_shards_make_rows_with_separators_at_all_borders_of_documents(
+    make_corpus: Callable[..., Corpus], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 20_000)
     texts = documents(600)
     corpus = make_corpus(texts, "compute.workers=1")
+    assert len([name for name in corpus.manifest["files"] if name.startswith("rows-")]) > 3
+    left_out = corpus.manifest["tokens_left_out"]
+    assert left_out < corpus.row_length
+    assert corpus.rows * corpus.row_length == corpus.manifest["tokens"] - left_out
     encoded = [corpus.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
     pieces = {  # of documents are their tokens from anywhere to anywhere
         tuple(ids[begin:end])
@@ -178,17 +165,13 @@ def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path, text_file: P
     )
     made = []
     for workers in (1, 3):
-        out = tmp_path / f"{workers}"
-        made.append(
-            prepared(
-                out,
-                text_file,
-                f"compute.workers={workers}",
-                "data.orders=[common-first,fragments]",
-                f"data.clean.function={tmp_path / 'own.py'}:keep",
-                "data.clean.repeated.min_characters=20",
-            )
+        words = (
+            f"compute.workers={workers}",
+            "data.orders=[common-first,fragments]",
+            f"data.clean.function={tmp_path / 'own.py'}:keep",
+            "data.clean.repeated.min_characters=20",
         )
+        made.append(prepared(tmp_path / f"{workers}", text_file, *words))
     assert made[0].sha256 == made[1].sha256
     assert not list(made[0].damaged())
     assert str(tmp_path) not in json.dumps(made[0].manifest)
@@ -263,10 +246,7 @@ def test_two_processes_cannot_prepare_the_same_corpus(tmp_path: Path, text_file:
 
 
 def test_damaged_files_are_skipped_and_named_if_configured(tmp_path: Path) -> None:
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    for number in range(5):
-        write_jsonl(folder / f"{number}.jsonl", documents(60, seed=number))
+    folder = write_files(tmp_path / "texts", 5, 60)
     bad = folder / "2.jsonl"
     bad.write_text(bad.read_text() + "not json\n")
     with pytest.raises(InputError, match=r"2\.jsonl, line 61"):
@@ -370,24 +350,20 @@ def test_characters_that_the_tokenizer_drops_are_reported(tmp_path: Path) -> Non
     hindi = [f"{n} यह एक छोटा वाक्य है और वह दूसरा है। में और नहीं हैं {n}।" for n in range(300)]
     source = write_jsonl(tmp_path / "hindi.jsonl", hindi)
     for stripped in (True, False):
-        said = io.StringIO()
         override = f"tokenizer.strip_accents={str(stripped).lower()}"
-        out = tmp_path / str(stripped)
-        prepared(out, source, override, progress=Progress(said))
-        words = "tokenizer.strip_accents=false keeps them"
-        assert (words in said.getvalue()) == stripped
+        _, said = prepared_and_told(tmp_path / str(stripped), source, override)
+        assert ("tokenizer.strip_accents=false keeps them" in said) == stripped
 
 
 def test_what_is_dropped_of_a_later_source_is_reported(tmp_path: Path) -> None:
     english = write_jsonl(tmp_path / "english.jsonl", sentences(2_600))
     hindi = write_jsonl(tmp_path / "hindi.jsonl", (f"{n} यह एक छोटा वाक्य है।" for n in range(300)))
-    said = io.StringIO()
     words = ["data.heldout_fraction=0.45", "data.heldout_copies=keep", "tokenizer.ascii_only=true"]
-    made = prepared(tmp_path / "out", [english, hindi], *words, progress=Progress(said))
+    made, said = prepared_and_told(tmp_path / "out", [english, hindi], *words)
     sources = Counter(source for _, source in heldout_documents(made.heldout))
     assert list(sources) == ["english.jsonl", "hindi.jsonl"]
     assert sources["english.jsonl"] > 1_000
-    assert "tokenizer.ascii_only=false keep" in said.getvalue()
+    assert "tokenizer.ascii_only=false keep" in said
 
 
 def ideographs(count: int) -> list[str]:
@@ -413,9 +389,9 @@ def test_text_that_tokens_per_character_drop_is_reported(
     tmp_path: Path, most: float, told: bool
 ) -> None:
     source = write_jsonl(tmp_path / "source.jsonl", [*documents(200), *ideographs(50)])
-    said, word = io.StringIO(), f"data.clean.max_tokens_per_character={most}"
-    prepared(tmp_path / "out", source, word, progress=Progress(said))
-    assert ("max_tokens_per_character dropped" in said.getvalue()) == told
+    word = f"data.clean.max_tokens_per_character={most}"
+    _, said = prepared_and_told(tmp_path / "out", source, word)
+    assert ("max_tokens_per_character dropped" in said) == told
 
 
 def test_ignored_files_are_reported(tmp_path: Path) -> None:
@@ -424,9 +400,8 @@ def test_ignored_files_are_reported(tmp_path: Path) -> None:
     write_jsonl(folder / "a.jsonl", documents(200))
     for name in ("b.md", "below/c.md", "d.html", ".hidden", "e.json"):
         (folder / name).write_text("[]")
-    said = io.StringIO()
-    prepared(tmp_path / "out", folder, progress=Progress(said))
-    words = next(line for line in said.getvalue().splitlines() if "other formats" in line)
+    _, said = prepared_and_told(tmp_path / "out", folder)
+    words = next(line for line in said.splitlines() if "other formats" in line)
     kinds, _, hint = words.partition("other formats: ")[2].partition("; ")
     assert sorted(kinds.split(", ")) == ["1 .html", "1 .json", "2 .md"]
     assert hint.endswith("to read them, name them as FOLDER/**/*.html")
@@ -443,10 +418,8 @@ def test_files_that_are_ignored_in_archives_are_reported_with_the_others(
     content |= {"b.pdf": b"%PDF", "below/c.pdf": b"%PDF", "program": b"\0", ".hidden.pdf": b"%PDF"}
     (folder / f"a{suffix}").write_bytes(archived(content))
     for out in ("one", "again"):  # the second time, nothing is read
-        said = io.StringIO()
-        work = tmp_path / "work"
-        prepared(tmp_path / out, folder, progress=Progress(said), work=work)
-        lines = [line for line in said.getvalue().splitlines() if "other formats" in line]
+        _, said = prepared_and_told(tmp_path / out, folder, work=tmp_path / "work")
+        lines = [line for line in said.splitlines() if "other formats" in line]
         assert [line.partition("formats: ")[2] for line in lines] == [
             "1 .pdf",
             "3 .pdf, 1 without a suffix",

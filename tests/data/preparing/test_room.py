@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import re
 import shutil
@@ -14,11 +13,10 @@ from typing import Any
 import pytest
 
 from crammed.config import DataConfig
-from crammed.data.preparing.read.room import READ, check_copies, made_folders, text_bytes
+from crammed.data.preparing.read.room import READ, made_folders, text_bytes
 from crammed.data.preparing.read.source import open_sources
 from crammed.errors import InputError
-from crammed.terminal.progress import Progress
-from support.corpora import prepared, stopping
+from support.corpora import prepared_and_told, stopping
 from support.text import documents, write_jsonl
 
 
@@ -34,11 +32,8 @@ def _leave(monkeypatch: pytest.MonkeyPatch, free: float) -> None:
 
 def _prepare(file: Path, *words: str, **more: Any) -> str:
     """Prepare `out`, and return what is shown."""
-    shown, source = io.StringIO(), {"path": str(file), **more}
-    with Progress(shown) as progress:
-        words = ("compute.workers=1", *words)
-        prepared(file.with_name("out"), [source], *words, progress=progress)
-    return shown.getvalue()
+    source = {"path": str(file), **more}
+    return prepared_and_told(file.with_name("out"), [source], "compute.workers=1", *words)[1]
 
 
 def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(
@@ -110,13 +105,3 @@ def test_text_is_told_from_what_surrounds_it(file: Path) -> None:
     sizes, unknown = text_bytes(open_sources(data))
     assert sizes == [[pytest.approx(size)], [pytest.approx(size)], [0.0]]
     assert unknown == ["table.csv"]
-
-
-def test_copies_are_counted_before_they_are_made(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _leave(monkeypatch, 1_000)
-    with pytest.raises(
-        InputError, match=r"copying takes [\d.]+ kB of disk at .* and 1 kB are free"
-    ):
-        check_copies(50_000, file.parent)

@@ -46,9 +46,15 @@ def bytes_in(spans: list[tuple[int, int]]) -> set[int]:
 
 @given(ASCII_TEXTS, st.integers(1, 6))
 def test_equals_its_reference(texts: list[str], shortest: int) -> None:
+    """Spans are in order and apart."""
     encoded = [text.encode() for text in texts]
     found = repeated_spans(encoded, shortest)
     assert [bytes_in(spans) for spans in found] == reference(encoded, shortest)
+    for text, spans in zip(encoded, found, strict=True):
+        ends = [0, *(end for _, end in spans)]
+        assert all(start > end or start == 0 for (start, _), end in zip(spans, ends, strict=False))
+        assert all(shortest <= end - start for start, end in spans)
+        assert ends[-1] <= len(text)
 
 
 @given(WIDE_TEXTS, st.integers(1, 8))
@@ -59,16 +65,6 @@ def test_spans_hold_whole_characters(texts: list[str], shortest: int) -> None:
         ends = list(accumulate((len(character.encode()) for character in text), initial=0))
         characters = [set(range(start, end)) for start, end in pairwise(ends)]
         assert bytes_in(spans) == set().union(*(c for c in characters if c <= covered))
-
-
-@given(ASCII_TEXTS, st.integers(1, 6))
-def test_spans_are_in_order_and_apart(texts: list[str], shortest: int) -> None:
-    encoded = [text.encode() for text in texts]
-    for text, spans in zip(encoded, repeated_spans(encoded, shortest), strict=True):
-        ends = [0, *(end for _, end in spans)]
-        assert all(start > end or start == 0 for (start, _), end in zip(spans, ends, strict=False))
-        assert all(shortest <= end - start for start, end in spans)
-        assert ends[-1] <= len(text)
 
 
 def test_too_much_text_is_refused_with_an_alternative(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
 from crammed.data.preparing.cleaning.spans import Cuts
 from crammed.data.preparing.select import units
-from crammed.data.preparing.select.units import in_several, repeated_units, units_of
+from crammed.data.preparing.select.units import repeated_units, units_of
 from crammed.data.show import describe_corpus, dropped_samples
 from crammed.data.tokenization.tokenizer import SEP
 from support.corpora import prepared, step_of
@@ -137,20 +137,6 @@ def test_units_and_what_is_between_them_make_up_a_text(text: str, shortest: int)
             assert end == len(text.encode()) or text.encode()[end - 1 : end] == b"\n"
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=20), st.integers(2, 3))
-def test_in_several_equals_its_reference(pairs: list[tuple[int, int]], fewest: int) -> None:
-    pairs.sort(key=lambda pair: pair[1])
-    hashes, numbers = (np.array([pair[n] for pair in pairs], np.uint64) for n in (0, 1))
-    found = in_several(hashes, numbers.astype(np.int64), fewest)
-    having = {own: {number for hash_, number in pairs if hash_ == own} for own, _ in pairs}
-    expected = {
-        place
-        for place, (own, _) in enumerate(pairs)
-        if len(having[own]) >= fewest and own in (hash_ for hash_, _ in pairs[:place])
-    }
-    assert (set(found.tolist()), len(found)) == (expected, len(expected))
-
-
 def test_sorting_cuts_takes_no_more_than_twice_their_memory(tmp_path: Path) -> None:
     draw, count, piece = np.random.default_rng(0), 100_000, 10_000
     numbers = draw.integers((1 << 31) - 200, 1 << 31, size=count)
@@ -201,7 +187,6 @@ def test_passages_are_cut_out_of_what_is_left(tmp_path: Path) -> None:
     words = ["data.clean.repeated.unit=line", "data.clean.substring=25"]
     texts = corpus_texts()
     made = made_of(tmp_path / "out", texts, *words)
-    (tmp_path / "own").mkdir()
     left = [
         text for text in reference(list(dict.fromkeys(texts)), RepeatedConfig()) if text.strip()
     ]

@@ -52,7 +52,6 @@ def test_copies_from_small_files_are_apart_too(
     """Each file is a shard, and most have less than a row; groups have half of the files."""
     texts = documents(200)
     monkeypatch.setattr(shards, "SHARD_CHARACTERS", sum(map(len, texts)) // 2)
-    (tmp_path / "files").mkdir()
     for number, text in enumerate(texts):
         write_jsonl(tmp_path / "files" / f"{number:03d}.jsonl", [text])
     corpus = made(tmp_path, {"path": str(tmp_path / "files"), "weight": 2.5})

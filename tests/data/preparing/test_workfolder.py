@@ -23,7 +23,7 @@ from crammed.pipeline import _corpus_of as corpus_of
 from crammed.runs.directory import RunDir
 from crammed.terminal.progress import SILENT
 from support.corpora import prepared, stopping
-from support.reading import Cleaning, read_source
+from support.reading import Cleaning, read_source, write_files
 from support.text import documents, tiny, write_jsonl
 
 KEPT = "; what is finished is kept, and the corrected command continues from there"
@@ -33,11 +33,7 @@ KEPT = "; what is finished is kept, and the corrected command continues from the
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Four files of text, of which two make a shard, but none is read with another."""
     monkeypatch.setattr(shards, "SHARD_CHARACTERS", 50_000)
-    made = tmp_path / "texts"
-    made.mkdir()
-    for number in range(4):
-        write_jsonl(made / f"{number}.jsonl", documents(100, seed=number))
-    return made
+    return write_files(tmp_path / "texts", 4, 100)
 
 
 def _prepare(folder: Path, out: str = "out", work: Path | None = None, *words: str) -> Corpus:
