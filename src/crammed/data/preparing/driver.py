@@ -116,9 +116,9 @@ def prepare(
             progress.line(f"sources  {line}")
         held = extends or heldout
         given = GivenHeldout.given(held, data, folder, progress) if held else None
-        supplied = None if tokenizer.file is None else named_tokenizer(tokenizer.file)
-        chunked = supplied is None and tokenizer.by_chunk
-        if supplied is not None:
+        supplied, chunked = None, tokenizer.by_chunk
+        if tokenizer.file is not None:
+            supplied = named_tokenizer(tokenizer.file)
             chunked = CorpusTokenizer(supplied).takes_chunks
         preparation = _Preparation(
             data, tokenizer, supplied, chunked, folder, engine, progress, given, extends

@@ -43,12 +43,7 @@ MOST_PARTS = 1000
 
 @dataclass(frozen=True)
 class StageResults:
-    """What the stages of a preparation found.
-
-    Attributes:
-        tokens_left_out: tokens that did not fill a row.
-        given: the held-out documents, if they were given.
-    """
+    """What the stages of a preparation found."""
 
     text: CleanedText
     mixed: Mixed

@@ -68,8 +68,7 @@ def work_folder(work: Path | None, out: Path) -> Iterator[Path]:
 def _faults(folder: Path, named: Path) -> Iterator[None]:
     """Turn failures of the machine, such as running out of memory, into an `InputError`.
 
-    Args:
-        named: what was named as the place for the folder.
+    A full disk is that of what was `named` as the place for the folder.
     """
     try:
         with disk_faults(named):

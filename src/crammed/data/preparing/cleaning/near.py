@@ -118,11 +118,9 @@ def _folded(parts: Iterable[_Hashes]) -> _Hashes:
 
 
 def links_of(hashes: _Hashes, numbers: _Numbers) -> _Numbers:
-    """Pairs of documents that link all documents with the same hash, [2, pairs].
+    """Pairs that link all documents with the same hash of a band, [2, pairs].
 
-    Args:
-        hashes: [n] one band's hash of each document.
-        numbers: [n] the documents' numbers, ascending.
+    The hashes [n] are in the order of the documents' numbers [n], which ascend.
     """
     order = np.argsort(hashes, kind="stable")
     in_order = hashes[order]

@@ -39,9 +39,7 @@ class PackJob:
 
     Attributes:
         parts: the stage's files go with the first of them.
-        rows: the file of rows to write.
         chunked: whether the documents are cut into chunks.
-        tokenizer: a tokenizer.json.
         cls, sep: whether documents begin with [CLS] and end with [SEP].
     """
 

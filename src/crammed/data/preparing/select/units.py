@@ -153,13 +153,11 @@ def repeated_units(
 
 @dataclass(frozen=True)
 class Left:
-    """What cuts leave of the documents of a block.
+    """What cuts leave of the documents of a block, whose source is given by its place.
 
     Attributes:
-        source: place of their source.
         numbers: [k] the documents that are cut, counted over all blocks.
-        characters: [k] characters left of each.
-        blank: [k] whether it has no text left.
+        characters, blank: [k] how much is left of each, and whether it has no text.
         samples: some of what is cut.
     """
 
