@@ -78,7 +78,7 @@ def test_kinds_are_ordinary_words() -> None:
     assert [words_for(label) for label in labels] == words
 
 
-def test_long_texts_are_cut_where_lines_or_words_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_are_cut_where_lines_or_words_end() -> None:
     draw = random.Random(0)
     size = entities.PIECE
     for letters in ("ab ", "ab\n ", "ab", "ab \u2028"):
@@ -93,7 +93,7 @@ def test_long_texts_are_cut_where_lines_or_words_end(monkeypatch: pytest.MonkeyP
     assert list(pieces("")) == []
 
 
-def test_an_entity_is_found_in_every_piece(pipeline: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entity_is_found_in_every_piece(pipeline: str) -> None:
     line = "the sailor counts seven lanterns near the harbour\n"
     text = line * (2 * entities.PIECE // len(line) + 2)
     assert entity_step(pipeline)(text) == by_hand(text)

@@ -7,12 +7,12 @@ import json
 import shutil
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts, rows_of_corpus
 from crammed.data.preparing import extension
@@ -28,8 +28,8 @@ from support.text import documents, tiny, write_jsonl, write_rows
 FRAMES = ("data.cls=true", "data.sep=false")
 
 
-def config_of(path: Path, *overrides: str, **data: Any) -> Any:
-    return tiny("crammed", *overrides, data={"sources": [str(path)], **data})
+def config_of(path: Path, *overrides: str) -> RunConfig:
+    return tiny("crammed", *overrides, data={"sources": [str(path)]})
 
 
 @pytest.fixture

@@ -130,24 +130,24 @@ def _check_named_again(base: Corpus, there: CleanConfig, here: CleanConfig) -> N
         )
     function, (pipeline, _, digest) = there.function or "", (there.entities or "").rpartition("@")
     suites, name = there.downstream or (), function.partition("@")[0]
-    named: tuple[tuple[str, str, Callable[[], bool]], ...] = (  # as in NAMED_AGAIN
-        (
+    named: dict[str, tuple[str, str, Callable[[], bool]]] = {
+        "function": (
             f"with {name}",
             f"type data.clean.function=FOLDER/{name}, with the same file",
             lambda: of_function(here.function or "") == of_function(function),
         ),
-        (
+        "entities": (
             f"with the spaCy pipeline {pipeline}",
             "name it again with data.clean.entities, in the same version",
             lambda: of_pipeline(here.entities or "") == digest,
         ),
-        (
+        "downstream": (
             f"of the tasks of {' and '.join(each.suite for each in suites)}",
             "name them again with data.clean.downstream, with the same data",
             lambda: downstream_settings(here.downstream or ()) == [s.model_dump() for s in suites],
         ),
-    )
-    for key, (cleaned, again, is_same) in zip(NAMED_AGAIN, named, strict=True):
+    }
+    for key, (cleaned, again, is_same) in named.items():
         saved, given = getattr(there, key), getattr(here, key)
         if saved is None and given is not None:
             raise InputError(f"data.clean.{key}: {base.path} was cleaned without it; leave it out")

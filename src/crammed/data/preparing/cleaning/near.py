@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crammed.data.preparing.cleaning.words import word_hashes
+from crammed.data.preparing.cleaning.words import FACTOR, word_hashes
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.extras import import_extra
 
@@ -108,7 +108,7 @@ def _elements(texts: Sequence[str]) -> tuple[_Hashes, _Numbers]:
 
 def _folded(parts: Iterable[_Hashes]) -> _Hashes:
     """Several hashes combined in order, mixed as in splitmix64 (Steele et al. 2014)."""
-    state: Any = np.uint64(0x9E3779B97F4A7C15)
+    state: Any = FACTOR
     for part in parts:
         state = part ^ state
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -46,22 +46,18 @@ def token_values(
         InputError: the tokenizer has no token for the full stop.
     """
     if name in ("fragments", "long-documents"):
-        each = _minus_one_at(np.arange(len(counts)) == Specials.of(tokenizer).sep)
-        return each if name == "fragments" else -each
+        separators = (np.arange(len(counts)) == Specials.of(tokenizer).sep).astype(np.int32)
+        return -separators if name == "fragments" else separators
     if name == "sentence-length":
         stops = np.array([surface.strip() == "." for surface in _surfaces(tokenizer, len(counts))])
         if not stops.any():
             raise InputError("no order sentence-length: the tokenizer has no token for '.'")
-        return _minus_one_at(stops)
+        return -stops.astype(np.int32)
     if name == "word-length":
         return np.array([len(surface) for surface in _surfaces(tokenizer, len(counts))], np.int32)
     bits = np.log2((counts.sum() + len(counts)) / (counts + 1))
     rarity: NDArray[np.int32] = np.rint(_STEPS_A_BIT * bits).astype(np.int32)
     return rarity if name == "common-first" else -rarity
-
-
-def _minus_one_at(marked: NDArray[np.bool_]) -> NDArray[np.int32]:
-    return -marked.astype(np.int32)
 
 
 def _surfaces(tokenizer: Tokenizer, vocab_size: int) -> list[str]:

@@ -37,7 +37,7 @@ class ReadBlocks:
     source: int
     run: int
     folder: Path
-    reading: Reading = field(default_factory=lambda: Reading({}))
+    reading: Reading = field(default_factory=Reading)
 
     def add(self, reading: Reading) -> None:
         """Add what a job has read."""

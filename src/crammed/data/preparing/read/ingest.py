@@ -307,7 +307,7 @@ class _Reader:
                 content = part.fingerprint()
             check_unchanged(part, state, content)
             lost = [Lost(part.name, faults.records, faults.first)] if faults.records else []
-            reading = Reading({}, lost=lost)
+            reading = Reading(lost=lost)
             unit.mark = partial(
                 write_mark, folder, [state], [content], number, reading, whole=whole
             )
@@ -319,7 +319,7 @@ class _Reader:
             raise
         except InputError as error:
             self._pending.append((unit, 0))
-            yield Reading({}, [{"part": part.name, "why": str(error)}])
+            yield Reading(skipped=[{"part": part.name, "why": str(error)}])
 
     def _pieces(
         self, unit: _Unit, part: Part, taps: list[Tap], faults: Faults

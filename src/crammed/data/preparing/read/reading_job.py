@@ -56,7 +56,7 @@ class Reading:
         ignored: number of files of unknown formats in archives, by suffix.
     """
 
-    blocks: dict[int, Cleaned]
+    blocks: dict[int, Cleaned] = field(default_factory=dict)
     skipped: list[dict[str, str]] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
@@ -219,7 +219,7 @@ def read(job: Job) -> Reading:
 
 def _read_parts(job: ReadJob) -> Reading:
     begin(job.folder)
-    reading = Reading({})
+    reading = Reading()
     states: list[Any] = []
     contents: list[Any] = []
     texts = _documents(job, states, contents, reading)
@@ -227,7 +227,7 @@ def _read_parts(job: ReadJob) -> Reading:
         for number, some in enumerate(cut_by_characters(texts, piece_size())):
             reading.blocks[number] = clean_block(block_path(job.folder, number), some, job.clean)
     except _Damaged:
-        return Reading({}, reading.skipped)
+        return Reading(skipped=reading.skipped)
     whole = job.most is None or reading.characters < job.most
     write_mark(job.folder, states, contents, len(reading.blocks), reading, whole=whole)
     return reading
@@ -311,7 +311,7 @@ def _read_piece(job: BlockJob) -> Reading:
                 blocks[number] = clean_block(path, texts, job.clean, origin, own, more)
                 number += _APART
         except _Damaged as error:
-            return Reading({}, [{"part": job.part.name, "why": str(error)}])
+            return Reading(skipped=[{"part": job.part.name, "why": str(error)}])
     return Reading(blocks, lost=Lost.of(job.part.name, blocks))
 
 

@@ -36,10 +36,10 @@ def text_bytes(sources: Sequence[Source]) -> tuple[list[list[float]], list[str]]
 
     Also the names of the sources with parts for which it is unknown, or that they have some.
     """
-    ratios: dict[tuple[int, str, str], float | None] = {}
     sizes, unknown = [], []
-    for place, source in enumerate(sources):
-        own = [_text_bytes(part, place, ratios) for part in source.parts]
+    for source in sources:
+        ratios: dict[tuple[str, str], float | None] = {}
+        own = [_text_bytes(part, ratios) for part in source.parts]
         if None in own:
             every = all(size is None for size in own)
             unknown.append(source.name if every else f"some files of {source.name}")
@@ -50,13 +50,11 @@ def text_bytes(sources: Sequence[Source]) -> tuple[list[list[float]], list[str]]
     return sizes, unknown
 
 
-def _text_bytes(
-    part: Part, source: int, ratios: dict[tuple[int, str, str], float | None]
-) -> float | None:
+def _text_bytes(part: Part, ratios: dict[tuple[str, str], float | None]) -> float | None:
     if not isinstance(part, FilePart):
         return None
     suffix = os.path.splitext(part.path)[1].lower()
-    kind = (source, part.format, suffix if suffix in COMPRESSIONS else "")
+    kind = (part.format, suffix if suffix in COMPRESSIONS else "")
     if kind not in ratios:
         ratios[kind] = _ratio(part)
     ratio = ratios[kind]
