@@ -15,15 +15,15 @@ from support.samples import opened
 
 
 @pytest.fixture(scope="module")
-def few_docs() -> list[python_docs.Docstring]:
+def few_docs() -> list[tuple[str, str]]:
     return list(python_docs.docstrings("corpus", 200_000, 50_000))
 
 
-def test_python_docs_are_the_same_every_time(few_docs: list[python_docs.Docstring]) -> None:
+def test_python_docs_are_the_same_every_time(few_docs: list[tuple[str, str]]) -> None:
     again = list(python_docs.docstrings("corpus", 200_000, 50_000))
     assert again == few_docs
-    assert sum(len(d.text) for d in few_docs) >= 200_000
-    assert len({d.package for d in few_docs}) > 5
+    assert sum(len(text) for _, text in few_docs) >= 200_000
+    assert len({package for package, _ in few_docs}) > 5
 
 
 def test_the_demonstration_tasks_share_no_row_between_their_splits(
@@ -32,9 +32,7 @@ def test_the_demonstration_tasks_share_no_row_between_their_splits(
     """All docstrings have a sentence in common, in two spellings."""
     common = "Returns the number of bytes that were written"
     texts = [
-        python_docs.Docstring(
-            f"package{n % 6}", f"Sentence {n} tells the words of number {n}. {common}{'.!'[n % 2]}"
-        )
+        (f"package{n % 6}", f"Sentence {n} tells the words of number {n}. {common}{'.!'[n % 2]}")
         for n in range(1200)
     ]
     monkeypatch.setattr(demo_tasks, "docstrings", lambda *_: texts)
@@ -66,9 +64,9 @@ def test_a_file_too_deep_to_parse_is_left_out(
     assert python_docs._docstrings_of(file) == []
 
 
-def test_python_docs_share_no_file_with_the_tasks(few_docs: list[python_docs.Docstring]) -> None:
+def test_python_docs_share_no_file_with_the_tasks(few_docs: list[tuple[str, str]]) -> None:
     tasks = list(python_docs.docstrings("tasks", 200_000, 50_000))
-    shared = {d.text for d in few_docs} & {d.text for d in tasks}
+    shared = {text for _, text in few_docs} & {text for _, text in tasks}
     # Different files may hold the same words (copied functions), which is rare.
     assert len(shared) < 0.02 * len(tasks)
 

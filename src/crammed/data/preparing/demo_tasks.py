@@ -34,10 +34,10 @@ def write_tasks(folder: Path) -> None:
         InputError: this Python installation has too little documentation.
     """
     by_package: dict[str, list[str]] = defaultdict(list)
-    for docstring in docstrings("tasks", 20 * TASK_CHARACTERS, TASK_CHARACTERS):
-        text = " ".join(docstring.text.split())
-        if docstring.package.lower() not in text.lower():
-            by_package[docstring.package].append(text)
+    for package, docstring in docstrings("tasks", 20 * TASK_CHARACTERS, TASK_CHARACTERS):
+        text = " ".join(docstring.split())
+        if package.lower() not in text.lower():
+            by_package[package].append(text)
     unique = {package: sorted(set(texts), key=uniform) for package, texts in by_package.items()}
     largest = sorted(unique, key=lambda package: (-len(unique[package]), package))[:6]
     # Texts are split, not rows, so that no text has rows in both splits; nor has a sentence that

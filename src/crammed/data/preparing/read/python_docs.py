@@ -20,7 +20,6 @@ import warnings
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,14 +40,6 @@ _SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "_vendor", "
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-@dataclass(frozen=True)
-class Docstring:
-    """A docstring and the top-level package it comes from."""
-
-    package: str
-    text: str
-
-
 class PythonDocs:
     """The documentation on this machine, as a part of a source."""
 
@@ -56,8 +47,8 @@ class PythonDocs:
 
     def documents(self, faults: Faults = STOP) -> Iterator[str]:
         yield from sorted(_pydoc_topics())
-        for docstring in docstrings("corpus", CORPUS_CHARACTERS, PACKAGE_CHARACTERS):
-            yield docstring.text
+        for _, text in docstrings("corpus", CORPUS_CHARACTERS, PACKAGE_CHARACTERS):
+            yield text
 
     def fingerprint(self) -> dict[str, Any]:
         distributions = {
@@ -77,8 +68,8 @@ class PythonDocs:
 
 def docstrings(
     part: Literal["corpus", "tasks"], characters: int, per_package: int
-) -> Iterator[Docstring]:
-    """The docstrings of one of the two disjoint parts, with files in the order of a hash.
+) -> Iterator[tuple[str, str]]:
+    """Packages and docstrings of one of the two disjoint parts, files in the order of a hash.
 
     This mixes packages, so that there is a bit of everything although no further file is read after
     so many characters, nor of a package after `per_package`.
@@ -97,7 +88,7 @@ def docstrings(
         for text in _docstrings_of(path):
             taken[package] += len(text)
             total += len(text)
-            yield Docstring(package, text)
+            yield package, text
         if total >= characters:
             return
 
