@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TypeVar
 
 from tokenizers import Tokenizer
 
@@ -65,12 +64,9 @@ from crammed.errors import InputError
 from crammed.files.folders import check_vacant, publish, sync_all
 from crammed.files.hashes import json_hash, sha256
 from crammed.files.writing import write_gzip, write_text
-from crammed.machine.engine import Engine, open_engine, release_memory
+from crammed.machine.engine import Engine, Item, Result, open_engine, release_memory
 from crammed.quantity import progress_rate
 from crammed.terminal.progress import Progress
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 def prepare(

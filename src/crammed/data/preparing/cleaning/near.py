@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crammed.data.preparing.cleaning.words import FACTOR, word_hashes
+from crammed.data.preparing.cleaning.words import FACTOR, Hashes, word_hashes
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.extras import import_extra
 
@@ -29,7 +29,6 @@ _SEED = 1
 _MOST_WAITING = 8_000_000
 """Numbers of linked documents to gather before those that say nothing new are left out."""
 
-_Hashes = NDArray[np.uint64]
 _Numbers = NDArray[np.int64]
 
 
@@ -48,7 +47,7 @@ def banding(jaccard: float) -> tuple[int, int]:
     return min(choices, key=lambda choice: abs(middle(*choice) - jaccard))
 
 
-def band_hashes(texts: Sequence[str], jaccard: float) -> _Hashes:
+def band_hashes(texts: Sequence[str], jaccard: float) -> Hashes:
     """Hashes of documents, [len(texts), bands], of which near-duplicates share one.
 
     A document of fewer than 5 words is a set of one element: its text in lower case. Takes about
@@ -81,7 +80,7 @@ def minhash_library() -> Any:
     return import_extra("rensa", "dedup", "data.clean.near").RMinHash
 
 
-def _wide_hashes(words: Iterable[str]) -> _Hashes:
+def _wide_hashes(words: Iterable[str]) -> Hashes:
     """A hash of 64 bits of each word, the same in every process."""
     digests = [blake2b(word.encode(), digest_size=8).digest() for word in words]
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
@@ -90,7 +89,7 @@ def _wide_hashes(words: Iterable[str]) -> _Hashes:
 _WORD_HASHES = word_hashes(_wide_hashes, cut_ascii=False)
 
 
-def _elements(texts: Sequence[str]) -> tuple[_Hashes, _Numbers]:
+def _elements(texts: Sequence[str]) -> tuple[Hashes, _Numbers]:
     """Hashes of the word 5-grams of all documents, joined, and where each document's end."""
     words, ends = _WORD_HASHES(cut_into_chunks(texts))
     by_document = np.split(words, ends[:-1])
@@ -106,7 +105,7 @@ def _elements(texts: Sequence[str]) -> tuple[_Hashes, _Numbers]:
     return elements[within], word_ends - (NGRAM - 1) * np.arange(1, len(word_ends) + 1)
 
 
-def _folded(parts: Iterable[_Hashes]) -> _Hashes:
+def _folded(parts: Iterable[Hashes]) -> Hashes:
     """Several hashes combined in order, mixed as in splitmix64 (Steele et al. 2014)."""
     state: Any = FACTOR
     for part in parts:
@@ -117,7 +116,7 @@ def _folded(parts: Iterable[_Hashes]) -> _Hashes:
     return np.asarray(state, np.uint64)
 
 
-def links_of(hashes: _Hashes, numbers: _Numbers) -> _Numbers:
+def links_of(hashes: Hashes, numbers: _Numbers) -> _Numbers:
     """Pairs that link all documents with the same hash of a band, [2, pairs].
 
     The hashes [n] are in the order of the documents' numbers [n], which ascend.

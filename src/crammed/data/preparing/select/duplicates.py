@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.cleaning.near import links_of, repeats_of
+from crammed.data.preparing.cleaning.words import Hashes
 from crammed.data.preparing.read.cleaned import Block
 from crammed.data.preparing.read.cleaning_job import minhash_bands
 from crammed.data.shards import read_done, sorted_digests, write_done
@@ -28,7 +29,6 @@ AT_ONCE = 2_000_000
 """About how many documents a job compares."""
 
 _Numbers = NDArray[np.int64]
-_Hashes = NDArray[np.uint64]
 ALL = 1 << 64
 _DIGESTS = "digests.bin"
 """The first 8 bytes of each training document's digest as little-endian integers, ascending."""
@@ -68,7 +68,7 @@ def ranges(listing: Path, hashes: int, at_once: int) -> Iterator[Range]:
         yield Range(listing, low, high)
 
 
-def digests_between(block: Block, low: int, high: int) -> tuple[_Hashes, _Numbers]:
+def digests_between(block: Block, low: int, high: int) -> tuple[Hashes, _Numbers]:
     """Digests [n, 2] of a block's documents in a range, ascending, and the documents' numbers."""
     every = sorted_digests(block.path)
     begin, end = (place(every[:, 0], bound) for bound in (low, high))
@@ -78,7 +78,7 @@ def digests_between(block: Block, low: int, high: int) -> tuple[_Hashes, _Number
     return found[used, :2], numbers[used] + block.first
 
 
-def place(ascending: _Hashes, bound: int) -> int:
+def place(ascending: Hashes, bound: int) -> int:
     """How many hashes are below the bound, which may be beyond 64 bits."""
     return len(ascending) if bound >= ALL else int(np.searchsorted(ascending, np.uint64(bound)))
 
@@ -95,7 +95,7 @@ def _repeated(job: Range) -> _Numbers:
     return numbers[repeats(digests)]
 
 
-def repeats(digests: _Hashes) -> NDArray[np.bool_]:
+def repeats(digests: Hashes) -> NDArray[np.bool_]:
     """[n] true for every digest that has occurred before; digests [n, 2]."""
     order = np.lexsort((digests[:, 1], digests[:, 0]))  # stable: equal ones keep their order
     ranked = digests[order]
@@ -106,7 +106,7 @@ def repeats(digests: _Hashes) -> NDArray[np.bool_]:
 
 def marked_digests(
     engine: Engine, listing: Path, marks: NDArray[np.bool_], folder: Path
-) -> Iterator[_Hashes]:
+) -> Iterator[Hashes]:
     """The first halves of the digests of the documents that are marked, [n], range by range.
 
     Args:
@@ -117,32 +117,32 @@ def marked_digests(
     return engine.map(_marked, ((each, file) for each in ranges(listing, len(marks), AT_ONCE)))
 
 
-def _marked(job: tuple[Range, Path]) -> _Hashes:
+def _marked(job: tuple[Range, Path]) -> Hashes:
     some, file = job
     marks = np.load(file, mmap_mode="r")
     found = [digests_between(block, some.low, some.high) for block in read_listing(some.listing)]
     return np.concatenate([digests[marks[numbers], 0] for digests, numbers in found])
 
 
-def known_documents(corpus: Corpus | None) -> _Hashes | None:
+def known_documents(corpus: Corpus | None) -> Hashes | None:
     """What `_DIGESTS` of a corpus holds; None if there is none, as in corpora of older versions."""
     if corpus is None or _DIGESTS not in corpus.manifest["files"]:
         return None
     return np.fromfile(corpus.path / _DIGESTS, "<u8").astype(np.uint64, copy=False)
 
 
-def write_known(folder: Path, known: Iterable[_Hashes]) -> None:
+def write_known(folder: Path, known: Iterable[Hashes]) -> None:
     """Write `_DIGESTS`; none in an array is lower than those in the arrays before."""
     write_arrays(folder / _DIGESTS, (np.unique(some).astype("<u8") for some in known))
 
 
-def among(block: Block, known: _Hashes) -> _Numbers:
+def among(block: Block, known: Hashes) -> _Numbers:
     """The numbers of the documents of a block that are known."""
     every, numbers = digests_between(block, 0, ALL)
     return numbers[occur(every[:, 0], known)]
 
 
-def occur(hashes: _Hashes, ascending: _Hashes) -> NDArray[np.bool_]:
+def occur(hashes: Hashes, ascending: Hashes) -> NDArray[np.bool_]:
     """[n] which hashes occur among others, of which there may be so many that none are copied."""
     first = np.searchsorted(ascending, hashes)
     found: NDArray[np.bool_] = first < np.searchsorted(ascending, hashes, side="right")
