@@ -21,9 +21,9 @@ from crammed.config import ComputeConfig, DataConfig, TokenizerConfig
 from crammed.data import shards as shard_files
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
-from crammed.data.preparing.cleaning.steps import for_workers, settings_of
+from crammed.data.preparing.cleaning.steps import for_workers
 from crammed.data.preparing.extras import require_extras
-from crammed.data.preparing.manifest import SCHEMA, StageResults, write_manifest
+from crammed.data.preparing.manifest import SCHEMA, StageResults, settings_json, write_manifest
 from crammed.data.preparing.pack import order
 from crammed.data.preparing.pack.packing_job import (
     Packed,
@@ -236,29 +236,24 @@ class _Preparation:
 
     def _made_folder(self, text: CleanedText) -> Path:
         """Where this corpus is made; removes others, on whose room `check_room` counts."""
-        made = self.folder / f"made-{self._identity(text)}"
-        for other in made_folders(self.folder):
-            if other != made:
-                shutil.rmtree(other)
-        return made
-
-    def _identity(self, text: CleanedText) -> str:
-        """A hash of what determines the corpus: text, settings, any supplied tokenizer."""
-        return json_hash(
+        identity = json_hash(
             [
                 SCHEMA,
                 [(source.name, source.weight, source.share) for source in text.sources],
                 [(block.source, block.documents, block.content) for block in text.blocks],
                 shard_files.SHARD_CHARACTERS,
                 [shard.documents for shard in text.shards],
-                self.data.model_dump(mode="json", exclude={"sources", "unreadable", "clean"}),
-                settings_of(self.data.clean),
-                self.tokenizer_config.model_dump(mode="json", exclude={"file"}),
+                settings_json(self.data, self.tokenizer_config),
                 None if self.supplied is None else to_json(self.supplied),
-                *([] if self.given is None else [self.given.sha256]),
-                *([] if self.extends is None else [self.extends.sha256]),
+                None if self.given is None else self.given.sha256,
+                None if self.extends is None else self.extends.sha256,
             ]
         )
+        made = self.folder / f"made-{identity}"
+        for other in made_folders(self.folder):
+            if other != made:
+                shutil.rmtree(other)
+        return made
 
     def _on_all(
         self,
