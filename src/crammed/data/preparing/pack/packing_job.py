@@ -66,8 +66,7 @@ class Packed:
         characters: their characters.
         dense, dense_characters: documents dropped for too many tokens per character.
         tokens: all tokens to pack, including special tokens and repeats.
-        rows: whole rows written.
-        sha256: hash of the file of rows; None if there are no rows.
+        sha256: hash of the file of rows; None if no row is whole.
         statistics: `Statistics` of the documents, as JSON values; `statistics_of` reads the rest.
     """
 
@@ -77,7 +76,6 @@ class Packed:
     dense_characters: int
     samples: list[Sample]
     tokens: int
-    rows: int
     sha256: str | None
     statistics: dict[str, Any]
 
@@ -120,7 +118,6 @@ def pack_shards(job: PackJob) -> Packed:
     save(job.out, "tail.npy", tail)
     merged = Statistics.merge(statistics)
     save(job.out, "counts.npy", merged.token_counts)
-    rows = (len(stream) - len(tail)) // job.row_length
     result = Packed(
         unique=int(kept.sum()),
         characters=int(characters[kept].sum()),
@@ -128,8 +125,7 @@ def pack_shards(job: PackJob) -> Packed:
         dense_characters=int(characters[dense].sum()),
         samples=list(_dense_samples(job.parts, encoded, dense, part)),
         tokens=len(stream),
-        rows=rows,
-        sha256=sha256(job.rows) if rows else None,
+        sha256=sha256(job.rows) if len(tail) < len(stream) else None,
         statistics={k: v for k, v in merged.to_json().items() if k != "token_counts"},
     )
     finish_stage(job.out, "pack", asdict(result), ["tail.npy", "counts.npy"])
@@ -273,7 +269,7 @@ def pack_tails(
         InputError: all shards together do not fill one row.
     """
     tails = np.concatenate([load(out, "tail.npy") for out in outs])
-    if len(tails) < row_length and not any(each.rows for each in packed):
+    if len(tails) < row_length and not any(each.sha256 for each in packed):
         why = f"too little text: {len(tails)} tokens do not fill a row of {row_length}"
         if dense := sum(each.dense for each in packed):
             why += (
