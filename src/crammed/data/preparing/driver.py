@@ -201,11 +201,10 @@ class _Preparation:
                 self.given.write_runs(runs)
             else:
                 write_heldout_runs(runs, shards, self.engine)
-            before = self._select(shards, runs)
+            self._select(shards, runs)
             selection = without_copies(selection, shards, runs, self.engine)
             shards = _SelectedShards(text, selection, made)
-            pairs = zip(shards, before, strict=True)
-            characters = [characters_left(shard, number) for shard, number in pairs]
+            characters = [characters_left(shard) for shard in shards]
             if not sum(characters):
                 why = "out: add text, or set data.heldout_copies=keep"
                 if self.extends is not None:

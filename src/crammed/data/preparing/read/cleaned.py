@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -133,9 +134,9 @@ class CleanedText:
         self, source: Source, read: Sequence[ReadBlocks]
     ) -> Iterator[tuple[ReadBlocks, int, Cleaned]]:
         """The blocks up to the source's limit, the last of them as far as it is used."""
-        left = source.max_characters
+        left = inf if source.max_characters is None else source.max_characters
         for each in read:
-            if left is not None and left <= 0:
+            if left <= 0:
                 return
             reading = each.reading
             if reading.blocks or not reading.skipped:
@@ -144,13 +145,13 @@ class CleanedText:
             self.lost += reading.lost
             self.ignored.update(reading.ignored)
             for number, block in reading.blocks.items():
-                if left is not None:
-                    if left <= 0:
-                        break
-                    if block.read_characters >= left:
-                        block = _up_to(block_path(each.folder, number), block, left)
-                    left -= block.read_characters
-                self._count(source, block, block_path(each.folder, number))
+                if left <= 0:
+                    break
+                path = block_path(each.folder, number)
+                if block.read_characters >= left:
+                    block = _up_to(path, block, int(left))
+                left -= block.read_characters
+                self._count(source, block, path)
                 yield each, number, block
 
     def _count(self, source: Source, block: Cleaned, path: Path) -> None:

@@ -196,15 +196,10 @@ def selected_documents(out: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     return numbers, characters
 
 
-def characters_left(shard: SelectedShard, before: int) -> int:
-    """Characters of the documents to pack, some of which may have been dropped since.
-
-    Args:
-        before: the same when the stage was done.
-    """
+def characters_left(shard: SelectedShard) -> int:
+    """Characters of the documents to pack, some of which may have been dropped since."""
     numbers, characters = selected_documents(shard.out)
-    kept = shard.selection.repeats[numbers] > 0
-    return before if kept.all() else int(characters[kept].sum())
+    return int(characters[shard.selection.repeats[numbers] > 0].sum())
 
 
 def chunk_counts(shard: SelectedShard) -> pa.Table:
