@@ -145,12 +145,7 @@ class _SelectedShards(Sequence[SelectedShard]):
 
 @dataclass(frozen=True)
 class _Preparation:
-    """Runs the stages in order.
-
-    Attributes:
-        supplied: the tokenizer, if none is to be trained.
-        chunked: whether documents are cut into chunks for the tokenizer.
-    """
+    """Runs the stages in order; `supplied` is the tokenizer, if none is to be trained."""
 
     data: DataConfig
     tokenizer_config: TokenizerConfig
@@ -299,11 +294,7 @@ class _Preparation:
     def _tokenizer(
         self, corpus: Path, shards: Sequence[SelectedShard], characters: int, held: int
     ) -> Tokenizer:
-        """Train the tokenizer unless it is supplied or already trained; say what it loses.
-
-        Args:
-            characters, held: how many there are to train on, and held out.
-        """
+        """Train the tokenizer unless it is supplied or already trained; say what it loses."""
         file, mark = corpus / "tokenizer.json", corpus.with_name("tokenizer.done.json")
         done = read_done(mark)
         if done is None or not file.exists() or sha256(file) != done["sha256"]:

@@ -210,14 +210,7 @@ def changed_files(corpus: Corpus, data: DataConfig, *, hashed: bool = True) -> l
 
 
 def unchanged(corpus: Corpus, data: DataConfig, *, hashed: bool = True) -> Corpus:
-    """The corpus, if its text is still as it was prepared.
-
-    Args:
-        hashed: as for `changed_files`.
-
-    Raises:
-        InputError: the text has changed.
-    """
+    """The corpus, unless `changed_files` finds some, which is an `InputError`."""
     if changed := changed_files(corpus, data, hashed=hashed):
         raise InputError(
             f"{', '.join(changed)} changed since {corpus.path} was prepared: choose another --out"

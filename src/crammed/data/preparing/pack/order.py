@@ -79,11 +79,7 @@ Scores = dict[Ordering, NDArray[np.int32]]
 
 @dataclass(frozen=True, slots=True)
 class ScoreJob:
-    """A file of rows to score.
-
-    Attributes:
-        values: `token_values` [V] by name of the order, for at least one.
-    """
+    """A file of rows to score by `token_values` [V] of one or more orders."""
 
     file: Path
     row_length: int

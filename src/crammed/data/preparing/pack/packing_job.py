@@ -224,11 +224,7 @@ def _join(
     cls: bool,
     sep: bool,
 ) -> NDArray[np.uint32]:
-    """The tokens of documents joined in this order, each framed by its special tokens.
-
-    Args:
-        tokens: [D] number of tokens of each document in `ids`.
-    """
+    """The tokens of documents joined in this order, each framed by its special tokens."""
     before = np.array([special.cls] if cls else [], np.uint32)
     after = np.array([special.sep] if sep else [], np.uint32)
     begins = np.concatenate([[0], np.cumsum(tokens)])

@@ -74,7 +74,6 @@ class Found:
     """The absolute paths of a source's files in reading order, each with its key in `READERS`.
 
     Attributes:
-        wanted: what was looked for.
         ignored: number of other files, by suffix, and of folders that are left out.
         without_field: names of JSON files that are left out for want of a field of text.
     """

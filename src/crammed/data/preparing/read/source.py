@@ -224,11 +224,7 @@ def _chosen(options: ReadOptions) -> dict[TextDocuments, ReadOptions]:
 def _with_documents(
     part: FilePart, chosen: Mapping[TextDocuments, ReadOptions], *, several: bool
 ) -> FilePart:
-    """The part with a choice of what one document of it is, if it is plain text and that is open.
-
-    Args:
-        several: whether it is one of several such files, so that a small one is one document.
-    """
+    """The part with a choice of what a document is, if it is plain text and that is open."""
     if part.format != ".txt" or part.options.documents != "auto":
         return part
     documents: TextDocuments = "blank-line"

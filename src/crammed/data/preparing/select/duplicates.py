@@ -107,11 +107,7 @@ def repeats(digests: Hashes) -> NDArray[np.bool_]:
 def marked_digests(
     engine: Engine, listing: Path, marks: NDArray[np.bool_], folder: Path
 ) -> Iterator[Hashes]:
-    """The first halves of the digests of the documents that are marked, [n], range by range.
-
-    Args:
-        folder: for the marks, which jobs read.
-    """
+    """The first halves of the digests of the documents that are marked, [n], range by range."""
     file = folder / "marked.npy"
     save_array(file, marks)
     return engine.map(_marked, ((each, file) for each in ranges(listing, len(marks), AT_ONCE)))

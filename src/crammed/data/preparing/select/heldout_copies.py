@@ -45,11 +45,7 @@ def _runs(shard: SelectedShard) -> Runs:
 def _copies(
     job: tuple[SelectedShard, Path, Path],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[str]]:
-    """The numbers of the documents that repeat held-out text, their characters, and samples.
-
-    Args:
-        job: the shard, the file that `write_heldout_runs` wrote, and that of frequent runs.
-    """
+    """The numbers of the documents that repeat held-out text, their characters, and samples."""
     shard, runs, frequent = job
     matches, characters = read_matches(shard.out)
     copies = matches.without(np.load(frequent)).copies(load_runs(runs))

@@ -52,9 +52,6 @@ def mix_sources(
 
     Args:
         characters: of the documents to pack from each shard, each counted once.
-
-    Raises:
-        InputError: as for `mixed_weights`.
     """
     sources = text.sources
     if mix.temperature is None and all(source.share is None for source in sources):

@@ -103,8 +103,7 @@ def _in_several(
 ) -> NDArray[np.int64]:
     """Places of all but the first of those hashes that at least `fewest` documents have.
 
-    Args:
-        numbers: the document of each hash; of equal hashes, these ascend.
+    The documents' numbers ascend where hashes are equal.
     """
     order = np.argsort(hashes, kind="stable").astype(np.int64)
     ranked, of = hashes[order], numbers[order]
@@ -127,11 +126,7 @@ def repeated_units(
     config: RepeatedConfig,
     folder: Path,
 ) -> Cuts:
-    """What to cut out of the documents that are kept.
-
-    Args:
-        listing: the file that lists the blocks; `folder` is for what else jobs need to know.
-    """
+    """What to cut out of the documents that are kept."""
     units = sum(engine.map(_write_units, ((block, config) for block in blocks)))
     marks = folder / "kept.npy"
     save_array(marks, kept)
