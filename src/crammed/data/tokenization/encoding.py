@@ -47,19 +47,16 @@ class CorpusTokenizer:
             self._by_chunk.add_special_tokens([_SEPARATOR])
             self._by_chunk.encode_special_tokens = False
             self._separator = int(self._by_chunk.token_to_id(_SEPARATOR) or 0)
-            self._by_word = _plain({**values, **_PLAIN_WORDS})
+            plain = {**values, "normalizer": None, "added_tokens": []}
+            self._by_word = _plain({**plain, "pre_tokenizer": {"type": "WhitespaceSplit"}})
             self._begins_word = np.ones(self.vocab_size, np.bool_)
             for piece, number in values["model"]["vocab"].items():
                 self._begins_word[number] = not piece.startswith(_CONTINUES)
-            self._remembered = Remembered(
-                self._pieces_of, np.uint32, lowercase=_bert_normalizer(values)["lowercase"]
-            )
+            lowercase = _normalizer_steps(values)[0]["lowercase"]
+            self._remembered = Remembered(self._pieces_of, np.uint32, lowercase=lowercase)
 
     def encode_chunks(self, text: ChunkedText) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Ids of all documents, joined, and the number of ids up to the end of each document, [D].
-
-        Only for tokenizers whose pieces do not depend on their neighbours (see `takes_chunks`).
-        """
+        """Ids of all documents, joined, and their number up to the end of each document, [D]."""
         return self._remembered(text)
 
     def _pieces_of(
@@ -92,18 +89,10 @@ class CorpusTokenizer:
 def _plain(values: dict[str, Any]) -> Tokenizer:
     """A tokenizer that reads special tokens as text, and neither truncates nor pads."""
     tokenizer = Tokenizer.from_str(json.dumps(values))
-    tokenizer.encode_special_tokens = True  # as ordinary text, that is
+    tokenizer.encode_special_tokens = True
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-_PLAIN_WORDS: dict[str, Any] = {
-    "normalizer": None,
-    "pre_tokenizer": {"type": "WhitespaceSplit"},
-    "added_tokens": [],
-}
-"""What differs in a tokenizer.json for words between spaces that need not be normalised."""
 
 
 def _ids(tokenizer: Tokenizer, after: str, words: pa.StringArray) -> NDArray[np.uint32]:
@@ -116,19 +105,15 @@ def _ids(tokenizer: Tokenizer, after: str, words: pa.StringArray) -> NDArray[np.
     return np.concatenate(found)
 
 
-def _bert_normalizer(values: dict[str, Any]) -> dict[str, Any]:
-    """BERT's own step of the normalizer in a tokenizer.json."""
-    normalizer = values["normalizer"]
-    step: dict[str, Any] = normalizer.get("normalizers", [normalizer])[0]
-    return step
+def _normalizer_steps(values: dict[str, Any]) -> list[dict[str, Any]]:
+    normalizer = values["normalizer"] or {}
+    return [*normalizer.get("normalizers", [normalizer])]
 
 
 def _without_specials(values: dict[str, Any]) -> dict[str, Any]:
-    """A tokenizer.json whose model finds no special tokens in text.
+    """A tokenizer.json whose model finds no special tokens in text, where all but BPE would.
 
-    Unigram and WordPiece models find every piece of their vocabulary, special or not, so special
-    tokens are renamed to what no text contains and keep their ids. (BPE reaches pieces only by
-    merging.)
+    They are renamed to what no text contains, and keep their ids.
     """
     model = dict(values["model"])
     if model["type"] == "BPE":
@@ -149,8 +134,7 @@ def _without_specials(values: dict[str, Any]) -> dict[str, Any]:
 
 def _is_like_bert(values: dict[str, Any]) -> bool:
     """Whether a tokenizer.json never joins what `cut_into_chunks` cuts apart."""
-    normalizer = values["normalizer"] or {}
-    steps = normalizer.get("normalizers", [normalizer])
+    steps = _normalizer_steps(values)
     return bool(
         steps
         and values["model"]["type"] in ("WordPiece", "WordLevel")

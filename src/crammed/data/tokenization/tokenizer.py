@@ -33,14 +33,8 @@ _NAMES = {
 }
 """Names by which a special token's role is known: a tokenizer.json does not state it."""
 
-_SETTINGS = {
-    "pad": ("pad_token",),
-    "unk": ("unk_token",),
-    "cls": ("cls_token", "bos_token"),
-    "sep": ("sep_token", "eos_token"),
-    "mask": ("mask_token",),
-}
-"""Keys that name each special token in the files beside a tokenizer.json."""
+_OTHER_KEYS = {"cls": "bos_token", "sep": "eos_token"}
+"""Keys that name a special token in the files beside a tokenizer.json, if ROLE_token does not."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +49,7 @@ class Specials:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Specials:
-        """The ids in a tokenizer.
-
-        Raises:
-            InputError: the tokenizer lacks one.
-        """
+        """The ids in a tokenizer; an `InputError` names those that it lacks."""
         vocabulary = tokenizer.get_vocab()
         names = {role: _usual_name(role, vocabulary) for role in _NAMES}
         if missing := [role for role, name in names.items() if name is None]:
@@ -81,9 +71,6 @@ def begins_word(tokenizer: Tokenizer) -> NDArray[np.bool_]:
     """Whether each token begins a word, [V].
 
     WordPiece marks the tokens that go on a word; others mark those that come after a space.
-
-    Raises:
-        InputError: neither is the case.
     """
     begins = np.ones(vocabulary_size(tokenizer), dtype=bool)
     vocabulary = tokenizer.get_vocab()
@@ -121,8 +108,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     frame sentences in special tokens is made to frame them in [CLS] and [SEP].
 
     Raises:
-        InputError: there is no tokenizer, it is damaged, or it lacks a padding, unknown, first,
-            separator or mask token.
+        InputError: there is no tokenizer, it is damaged, or it lacks a special token.
     """
     file = path / "tokenizer.json" if path.is_dir() else path
     try:
@@ -138,14 +124,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def read_tokenizer(file: Path, size: int) -> Tokenizer:
-    """The tokenizer of a corpus or a model, as we saved it.
-
-    Args:
-        size: rows of the embedding; every id must be below.
-
-    Raises:
-        InputError: it is missing, damaged, or has ids that are too large.
-    """
+    """The tokenizer of a corpus or a model, as we saved it; every id must be below `size`."""
     with library_faults(file):
         text = read_text(file)
         check_ids(json.loads(text), file)
@@ -155,11 +134,7 @@ def read_tokenizer(file: Path, size: int) -> Tokenizer:
 
 
 def check_frame(tokenizer: Tokenizer, size: int, shown: str) -> None:
-    """Refuse a tokenizer that frames sentences in ids that the model has no embeddings for.
-
-    Raises:
-        InputError: it does.
-    """
+    """Raise an `InputError` if sentences are framed in ids that the model has no embeddings for."""
     framed = tokenizer.encode("Any text, \u2603.", "Another.")  # fails if the file lacks something
     if max(framed.ids, default=0) >= size:
         raise InputError(
@@ -185,7 +160,6 @@ def _not_a_tokenizer(file: Path) -> InputError:
 
 
 def _completed(values: Any, file: Path) -> Tokenizer:
-    """The tokenizer in a tokenizer.json, with what training needs added."""
     check_ids(values, file)
     vocabulary = Tokenizer.from_str(json.dumps(values)).get_vocab()
     for role, token in _names_beside(file).items():
@@ -208,11 +182,7 @@ def _completed(values: Any, file: Path) -> Tokenizer:
 
 
 def check_ids(values: Any, file: Path) -> None:
-    """Refuse ids beyond any vocabulary: the library would count up to them.
-
-    Raises:
-        InputError: there is one.
-    """
+    """Raise an `InputError` for an id beyond any vocabulary: the library would count up to it."""
     vocabulary = values["model"]["vocab"]
     ids = [*vocabulary.values()] if isinstance(vocabulary, dict) else [len(vocabulary)]
     ids += [token["id"] for token in values["added_tokens"] or ()]
@@ -223,7 +193,6 @@ def check_ids(values: Any, file: Path) -> None:
 
 
 def _names_beside(file: Path) -> dict[str, str]:
-    """The special tokens that the files beside a tokenizer.json name, by role."""
     named: dict[str, Any] = {}
     for other in ("tokenizer_config.json", "special_tokens_map.json"):
         if (file.parent / other).is_file():
@@ -232,8 +201,8 @@ def _names_beside(file: Path) -> dict[str, str]:
             except (OSError, ValueError, TypeError) as error:
                 raise InputError(f"{file.parent / other} is not a JSON object") from error
     tokens: dict[str, str] = {}
-    for role, keys in _SETTINGS.items():
-        token = next((named[key] for key in keys if named.get(key)), None)
+    for role in _NAMES:
+        token = named.get(f"{role}_token") or named.get(_OTHER_KEYS.get(role, "")) or None
         if isinstance(token, dict):
             token = token.get("content")
         if isinstance(token, str):
@@ -256,15 +225,11 @@ def _swapped(values: Any, one: str, other: str) -> Any:
 def finish(tokenizer: Tokenizer, *, spaces: bool = False) -> Tokenizer:
     """Register `SPECIALS`, and frame text in [CLS] and [SEP] if special tokens are asked for.
 
-    Args:
-        spaces: tokens begin with the space before them, so that [MASK] must take it as well.
+    If tokens begin with the space before them (`spaces`), [MASK] must take it as well.
     """
     gap = AddedToken(SPECIALS[MASK], special=True, normalized=False, lstrip=spaces)
     tokenizer.add_special_tokens([*SPECIALS[:MASK], gap])
     tokenizer.post_processor = _framed(SPECIALS[CLS], CLS, SPECIALS[SEP], SEP)
-    ids = [tokenizer.token_to_id(token) for token in SPECIALS]
-    if ids != list(range(len(SPECIALS))):
-        raise InputError(f"the special tokens {SPECIALS} must have the ids 0 to 4, not {ids}")
     return tokenizer
 
 

@@ -1,7 +1,6 @@
 """Trains a tokenizer on the corpus: the same text, in any order, gives the same bytes.
 
-Of text with millions of different chunks the rarest are not counted, and which these are depends on
-the order of the shards.
+Of text with millions of different chunks the rarest are not counted; which ones, the order decides.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from crammed.config import TokenizerConfig
-from crammed.data.tokenization.long_words import cut_long_words
 from crammed.data.tokenization.tokenizer import (
     CLS,
     MASK,
@@ -45,9 +43,11 @@ _COVERAGE = 0.9999
 _WORDS_A_TEXT = 2000
 """The library takes 256 texts at a time, and about 60 bytes for each word."""
 _HASH_BYTES = 6
+_MUCH = 0.01
+"""Share of the text from which long words are cut, so that other vocabularies stay the same."""
 _LONGEST_WORD = 1000
-"""WordPiece turns words of more than 100 characters into [UNK], so they teach it nothing, and the
-time to train on a word grows with the square of its length."""
+"""WordPiece turns words of more than 100 characters into [UNK], and the time to train on a word
+grows with the square of its length."""
 _MOST_BYTES = 4192
 """SentencePiece leaves out longer words."""
 _BPE_WORDS = (
@@ -60,6 +60,7 @@ _SPACE = "\u2581"
 """Stands for a space in SentencePiece's tokens."""
 _PIECE = 10_000
 """Characters in a piece of text that is sampled or left out as a whole."""
+_PIECE_OF_WORD = 1000
 
 
 def train_from_words(counts: Iterable[tuple[str, int]], config: TokenizerConfig) -> Tokenizer:
@@ -67,9 +68,6 @@ def train_from_words(counts: Iterable[tuple[str, int]], config: TokenizerConfig)
 
     Args:
         counts: each chunk from `chunks.cut_into_chunks` and how often it occurs, in any order.
-
-    Raises:
-        InputError: the text has no characters that the tokenizer keeps.
     """
     words = _words_of(counts, config)
     if config.kind == "wordlevel":
@@ -95,27 +93,32 @@ def _most_frequent_words(words: Mapping[str, int], config: TokenizerConfig) -> A
 def _word_pieces(words: Mapping[str, int], config: TokenizerConfig) -> Any:
     """A WordPiece model (Schuster and Nakajima 2012).
 
-    The library's trainer numbers continuing characters in the order of a hash map, so no two
-    trainings agree. Here the characters are counted first, and every ``##c`` is passed to the
-    trainer as if it were special, which fixes all ids. The vocabulary then goes into a new model.
+    The library's trainer numbers continuing characters in the order of a hash map, so every ``##c``
+    is passed to it as if it were special, which fixes all ids.
     """
     alphabet, continuing = _alphabet(words, config)
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=config.vocab_size,
-        min_frequency=2,
-        special_tokens=[*SPECIALS, *(f"##{c}" for c in continuing)],
-        initial_alphabet=alphabet,
-        limit_alphabet=len(alphabet),
-        show_progress=False,
-    )
+    specials = [*SPECIALS, *(f"##{c}" for c in continuing)]
+    trainer = trainers.WordPieceTrainer(**_settings(config, alphabet, specials))
     draft = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     draft.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
     words = {word: count for word, count in words.items() if len(word) <= _LONGEST_WORD}
     words = _thinned(words, config.train_words)
     draft.train_from_iterator(_repeated(words), trainer)
+    return models.WordPiece(vocab=draft.get_vocab(with_added_tokens=True), unk_token="[UNK]")
 
-    vocabulary = draft.get_vocab(with_added_tokens=True)
-    return models.WordPiece(vocab=vocabulary, unk_token="[UNK]")
+
+def _settings(
+    config: TokenizerConfig, alphabet: list[str], specials: Sequence[str] = SPECIALS
+) -> dict[str, Any]:
+    """What the library's trainers of pieces take."""
+    return {
+        "vocab_size": config.vocab_size,
+        "min_frequency": 2,
+        "special_tokens": list(specials),
+        "initial_alphabet": alphabet,
+        "limit_alphabet": len(alphabet),
+        "show_progress": False,
+    }
 
 
 def _bert_normalizer(config: TokenizerConfig) -> Any:
@@ -141,7 +144,8 @@ def _words_of(counts: Iterable[tuple[str, int]], config: TokenizerConfig) -> dic
     """
     normalizer = _bert_normalizer(config)
     words: Counter[str] = Counter()
-    for batch in _batches(counts):
+    items = iter(counts)
+    while batch := list(islice(items, 1000)):
         chunks = [chunk if chunk != "|" else "" for chunk, _ in batch]
         words["|"] += sum(count for chunk, count in batch if chunk == "|")
         text = normalizer.normalize_str("|".join(chunks))
@@ -153,12 +157,6 @@ def _words_of(counts: Iterable[tuple[str, int]], config: TokenizerConfig) -> dic
                 for word, _ in _CUT.pre_tokenize_str(part):
                     words[word] += count
     return {word: words[word] for word in sorted(words) if words[word]}
-
-
-def _batches(counts: Iterable[tuple[str, int]]) -> Iterator[list[tuple[str, int]]]:
-    items = iter(counts)
-    while batch := list(islice(items, 1000)):
-        yield batch
 
 
 def _alphabet(words: Mapping[str, int], config: TokenizerConfig) -> tuple[list[str], list[str]]:
@@ -189,10 +187,9 @@ def _frequent(words: Mapping[str, int], share: float) -> list[str]:
 def _fitting(
     ranked: Sequence[str], entries: Callable[[str], int], config: TokenizerConfig
 ) -> list[str]:
-    """The first of these characters, sorted, that fit into the vocabulary's share for them.
+    """The first of these characters that fit into the vocabulary's share for them, sorted.
 
-    Args:
-        entries: how many entries of the vocabulary a character takes.
+    Each takes so many `entries` of the vocabulary.
     """
     room = int(_ALPHABET_SHARE * (config.vocab_size - len(SPECIALS)))
     ranked = ranked[: bisect_right(list(accumulate(map(entries, ranked))), room)]
@@ -250,8 +247,7 @@ def train_from_texts(texts: Iterable[str], characters: int, config: TokenizerCon
         characters: of all texts; from their number follows the share of them to train on.
 
     Raises:
-        InputError: there is no text, the vocabulary is too small for its characters, or an extra
-            is missing.
+        InputError: the vocabulary is too small for the text's characters, or an extra is missing.
     """
     train = {
         "bpe": _train_bpe,
@@ -292,14 +288,7 @@ def _train_bpe(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([cut, to_bytes])
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=config.vocab_size,
-        min_frequency=2,
-        special_tokens=list(SPECIALS),
-        initial_alphabet=alphabet,
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(**_settings(config, alphabet)))
     return tokenizer
 
 
@@ -309,28 +298,39 @@ def _spaced(config: TokenizerConfig) -> Any:
     return normalizers.Sequence([*_letters(config, "KC"), spaces])
 
 
+def _words_between_spaces(
+    texts: Iterable[str], normalizer: Any, is_too_long: Callable[[str], bool]
+) -> Counter[str]:
+    """How often each word occurs; words too long for a trainer are cut if they are much of it.
+
+    Such words are DNA, for example, and paragraphs without any space.
+    """
+    counts = Counter[str]()
+    for text in texts:
+        counts.update(normalizer.normalize_str(text).split())
+    long = [word for word in counts if is_too_long(word)]
+    held = sum(len(word) * counts[word] for word in long)
+    if held >= _MUCH * sum(len(word) * count for word, count in counts.items()):
+        for word in long:
+            count = counts.pop(word)
+            for start in range(0, len(word), _PIECE_OF_WORD):
+                counts[word[start : start + _PIECE_OF_WORD]] += count
+    return counts
+
+
 def _train_sentencepiece_bpe(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     """BPE on characters, with a sign for each space, as SentencePiece has it.
 
     It is trained on sorted words, with a given alphabet, because the library breaks ties between
     characters in the order of a hash map. Characters outside of it become [UNK].
     """
-    normalizer, counts = _spaced(config), Counter[str]()
-    for text in texts:
-        counts.update(normalizer.normalize_str(text).split())
-    cut_long_words(counts, lambda word: len(word) > _LONGEST_WORD)
+    normalizer = _spaced(config)
+    counts = _words_between_spaces(texts, normalizer, lambda word: len(word) > _LONGEST_WORD)
     words = {word: counts[word] for word in sorted(counts) if len(word) <= _LONGEST_WORD}
     alphabet = [_SPACE, *_fitting(_frequent(words, _COVERAGE), lambda _: 1, config)]
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNK], fuse_unk=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.BpeTrainer(
-        vocab_size=config.vocab_size,
-        min_frequency=2,
-        special_tokens=list(SPECIALS),
-        initial_alphabet=alphabet,
-        limit_alphabet=len(alphabet),
-        show_progress=False,
-    )
+    trainer = trainers.BpeTrainer(**_settings(config, alphabet))
     tokenizer.train_from_iterator(_repeated(words), trainer)
     tokenizer.normalizer = normalizer
     tokenizer.decoder = decoders.Metaspace()
@@ -350,10 +350,7 @@ def _train_unigram(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     """
     library = unigram_library()
     normalizer = _spaced(config)
-    words: Counter[str] = Counter()
-    for text in texts:
-        words.update(normalizer.normalize_str(text).split())
-    cut_long_words(words, lambda word: len(word.encode()) > _MOST_BYTES)
+    words = _words_between_spaces(texts, normalizer, lambda word: len(word.encode()) > _MOST_BYTES)
     with scratch_folder() as folder:
         counts, model = folder / "counts.tsv", folder / "unigram.model"
         lines = (f"{word}\t{count}\n" for word, count in sorted(words.items()))
