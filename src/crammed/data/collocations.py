@@ -25,9 +25,6 @@ MOST_TOKENS = 4_000_000
 _SAMPLE = 2000
 """Rows in which the share is measured."""
 
-Known = tuple[Tensor, Tensor]
-"""Hashes of all sequences of one length, sorted, and how often each occurs."""
-
 
 def hashes(rows: Tensor, size: int) -> Tensor:
     """A number below 2**63 for each `size` consecutive tokens, [B, S - size + 1]."""
@@ -118,8 +115,11 @@ def _sorted(groups: Tensor) -> Tensor:
     return groups.sort().values if len(groups) else torch.full((1,), -1)  # which is no hash
 
 
-def _belonging(tokens: Tensor, known: Sequence[Known]) -> Tensor:
-    """By how much sequences [U, N] are more probable than their most probable parts (a log)."""
+def _belonging(tokens: Tensor, known: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """By how much sequences [U, N] are more probable than their most probable parts (a log).
+
+    `known` has the sorted hashes of all sequences of each length, and how often each occurs.
+    """
     size = tokens.shape[1]
     best: dict[tuple[int, int], Tensor] = {}
     for length in range(1, size + 1):

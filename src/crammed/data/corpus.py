@@ -58,11 +58,7 @@ def order_dtype(rows: int) -> np.dtype[Any]:
 
 
 def write_rows(path: Path, tokens: Tokens, row_length: int, dtype: np.dtype[Any]) -> Tokens:
-    """Write the whole rows of `tokens` [T], if any, and return the last T % row_length tokens.
-
-    Documents follow each other without padding, so a row may hold the end of one document and the
-    beginning of the next.
-    """
+    """Write the whole rows of `tokens` [T], if any, and return the last T % row_length tokens."""
     whole = len(tokens) // row_length * row_length
     if whole:
         write_array(path, tokens[:whole].astype(dtype, copy=False))
@@ -70,7 +66,6 @@ def write_rows(path: Path, tokens: Tokens, row_length: int, dtype: np.dtype[Any]
 
 
 def rows_file_number(name: str) -> int:
-    """The number in the name of a file of rows."""
     return int(name.removeprefix("rows-").removesuffix(".bin"))
 
 
@@ -143,8 +138,7 @@ class Corpus:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        file = self.path / "tokenizer.json"
-        return read_tokenizer(file, self.vocab_size)
+        return read_tokenizer(self.path / "tokenizer.json", self.vocab_size)
 
     @property
     def orders(self) -> tuple[str, ...]:
@@ -191,11 +185,7 @@ class Corpus:
         return rows
 
     def token_counts(self, *, sampled: bool = True) -> NDArray[np.int64]:
-        """Occurrences of each token, [V]: in all rows, or in every n-th row of a large corpus.
-
-        Args:
-            sampled: False reads all rows of a large corpus, too.
-        """
+        """Occurrences of each token, [V]; `sampled` reads only every n-th row of a large corpus."""
         apart = max(1, self.rows * self.row_length // COUNTED_TOKENS) if sampled else 1
         counts = np.zeros(self.vocab_size, np.int64)
         for start in range(0, self.rows, apart * _ROWS_AT_ONCE):
@@ -247,10 +237,7 @@ class RowStream:
         """Begin with the first epoch.
 
         Args:
-            order: None for a random order, shuffled again for every epoch.
-
-        Raises:
-            InputError: the corpus does not store that order.
+            order: which the corpus must store; None for a random one, another for every epoch.
         """
         self._corpus = corpus
         self._seed = seed

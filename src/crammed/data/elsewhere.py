@@ -25,11 +25,7 @@ Item = TypeVar("Item")
 
 
 def send(corpus: Corpus, address: str, progress: Progress) -> None:
-    """Copy a corpus to an address; its manifest comes last, so what is there is complete or none.
-
-    Raises:
-        InputError: the corpus is damaged, another one is there, or the address cannot be written.
-    """
+    """Copy a corpus to an address; its manifest comes last, so that nothing else is a corpus."""
     shown = without_secrets(address)
     target = Remote.at(address.rstrip("/"))
     there = target.file(_MANIFEST)
@@ -49,11 +45,7 @@ def send(corpus: Corpus, address: str, progress: Progress) -> None:
 
 
 def receive(address: str, out: Path, progress: Progress) -> Corpus:
-    """Copy the corpus at an address to the folder `out`, and compare it with its hashes.
-
-    Raises:
-        InputError: `out` is in use, or there is no intact corpus at the address.
-    """
+    """Copy the corpus at an address to the folder `out`, and compare it with its hashes."""
     shown = without_secrets(address)
     check_vacant(out, "folder")
     source = Remote.at(address.rstrip("/"))
@@ -87,7 +79,7 @@ def copy_all(
     progress: Progress,
     at_once: int = _AT_ONCE,
 ) -> None:
-    """Copy some files at a time and show progress; `copy` returns the size of its file in bytes."""
+    """Copy some files at a time; `copy` returns the size of its file in bytes."""
     done, pool = 0, ThreadPoolExecutor(at_once)
     with progress.task(label, len(items)) as task:
         try:

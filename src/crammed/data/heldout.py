@@ -3,8 +3,8 @@
 The model's own tokenizer encodes documents in pieces of 20,000 characters, [SEP] follows each
 document, and the rows, which have no padding, are shuffled in a fixed order.
 `crammed.model.heldout` then replaces exactly round(rate x length) tokens of each row with [MASK],
-at rates of 15 % and 25 %.
-Loss is in nats per masked token; bits per character compare models with different tokenizers.
+at rates of 15 % and 25 %. An `InputError` refuses a file that cannot be read, or whose lines are
+not JSON with a field ``text``.
 """
 
 from __future__ import annotations
@@ -65,20 +65,12 @@ class HeldoutRows:
 
 
 def heldout_texts(file: Path) -> Iterator[str]:
-    """The documents of a JSON-lines file with a field ``text``, compressed or not.
-
-    Raises:
-        InputError: the file is unreadable or not of that form.
-    """
+    """The documents of a file of JSON lines, compressed or not."""
     return (text for text, _ in heldout_documents(file))
 
 
 def heldout_documents(file: Path) -> Iterator[tuple[str, str | None]]:
-    """As `heldout_texts`, each with the name in its field ``source``, if it has one.
-
-    Raises:
-        InputError: the file is unreadable or not of that form.
-    """
+    """As `heldout_texts`, each with the name in its field ``source``, if it has one."""
     for place, record in json_records(File(file, str(file))):
         text, source = record.get("text"), record.get("source")
         if not isinstance(text, str):
@@ -87,14 +79,7 @@ def heldout_documents(file: Path) -> Iterator[tuple[str, str | None]]:
 
 
 def text_bytes(characters: int, file: Path) -> float:
-    """About how many bytes of UTF-8 a text takes, estimated from the documents held out of it.
-
-    Args:
-        characters: length of the text.
-
-    Raises:
-        InputError: the file is unreadable or not of that form.
-    """
+    """About how many bytes of UTF-8 so many characters take, by the documents held out of them."""
     sampled = "".join(islice(heldout_texts(file), _SAMPLED_DOCUMENTS))
     return characters * len(sampled.encode()) / max(1, len(sampled))
 
@@ -110,21 +95,15 @@ def heldout_rows(
     Raises:
         InputError: as for `cut_rows`, or the tokenizer lacks special tokens.
     """
-
-    def ids_of(text: str) -> Sequence[int]:
-        (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
-        ids: list[int] = encoding.ids
-        return ids
-
-    return cut_rows(ids_of, Specials.of(tokenizer).sep if framed else None, file, most_rows, length)
+    sep = Specials.of(tokenizer).sep if framed else None
+    encode = tokenizer.encode_batch_fast
+    return cut_rows(
+        lambda text: encode([text], add_special_tokens=False)[0].ids, sep, file, most_rows, length
+    )
 
 
 def rows_of_corpus(corpus: Corpus, most_rows: int) -> HeldoutRows:
-    """The rows of a corpus's held-out documents, ended by [SEP] as its training documents are.
-
-    Raises:
-        InputError: as for `heldout_rows`.
-    """
+    """The rows of a corpus's held-out documents, ended by [SEP] as its training documents are."""
     framed = corpus.manifest.get("data", {}).get("sep", True)  # older corpora do not say
     return heldout_rows(
         corpus.tokenizer, corpus.heldout, most_rows, corpus.row_length, framed=framed
@@ -139,12 +118,11 @@ def cut_rows(
     Args:
         ids_of: token ids of a text, without special tokens.
         sep: id of [SEP]; None if nothing ends a document.
-        file: JSON lines with a field ``text``, compressed or not.
         most_rows: largest number of rows to draw.
         length: tokens in a row, S.
 
     Raises:
-        InputError: the file is unreadable, not of that form, or shorter than one row.
+        InputError: the file is damaged, or shorter than one row.
     """
     ids, ends, sources = array("i"), array("q"), list[str]()
     characters = Counter[str]()

@@ -36,7 +36,6 @@ def first_of_each_step(samples: Iterable[Sample], most: int) -> Iterator[Sample]
 
 
 def write_samples(corpus: Path, samples: Iterable[Sample]) -> None:
-    """Keep the first samples of each step in the folder of a corpus."""
     kept = first_of_each_step(samples, MOST_SAMPLES)
     lines = (json.dumps(each, ensure_ascii=False).encode() + b"\n" for each in kept)
     write_gzip(corpus / _FILE, lines)

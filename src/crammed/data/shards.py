@@ -47,7 +47,6 @@ _ENDS = b"ends"
 
 
 def shard_file(shard: Path, name: str) -> Path:
-    """The path of one of a shard's files."""
     return shard.with_name(f"{shard.name}.{name}")
 
 
@@ -95,11 +94,7 @@ def write_done(file: Path, values: Mapping[str, Any]) -> None:
 
 
 def finish_stage(shard: Path, stage: str, result: Mapping[str, Any], files: Iterable[str]) -> None:
-    """Mark a stage as done.
-
-    Args:
-        files: names of the shard's files that the stage has written, without the shard's own.
-    """
+    """Mark a stage as done that has written these files, named without the shard's own name."""
     paths = [shard_file(shard, name) for name in files]
     hashes = {path.name: sha256(path) for path in paths}
     write_done(shard_file(shard, f"{stage}.json"), {**result, "files": hashes})
@@ -128,19 +123,13 @@ class Slice:
 Slices = tuple[Slice, ...]
 """The documents of a shard, in order."""
 
-
 DOCUMENT_FILES = ("documents.arrow", "digests.npy", "lengths.npy")
 
 
 def write_documents(
     block: Path, texts: Sequence[bytes], lengths: Sequence[int]
 ) -> NDArray[np.uint64]:
-    """Write a block's cleaned documents; returns their digests, [n, 2].
-
-    Args:
-        texts: in UTF-8.
-        lengths: their characters.
-    """
+    """Write a block's cleaned texts, in UTF-8, and their characters; returns digests, [n, 2]."""
     _write_texts(shard_file(block, "documents.arrow"), strings(texts))
     digests = _as_integers(map(_digest, texts))
     order = np.lexsort((digests[:, 1], digests[:, 0]))
@@ -237,12 +226,10 @@ def _as_integers(digests: Iterable[bytes]) -> NDArray[np.uint64]:
 
 
 def save(shard: Path, name: str, array: NDArray[Any]) -> None:
-    """Write one of a shard's arrays, and report a full disk."""
     save_array(shard_file(shard, name), array)
 
 
 def load(shard: Path, name: str, *, mapped: bool = False) -> NDArray[Any]:
-    """Read one of a shard's arrays."""
     file = shard_file(shard, name)
     with own_file(file):
         array: NDArray[Any] = np.load(file, mmap_mode="r" if mapped else None)
@@ -251,11 +238,7 @@ def load(shard: Path, name: str, *, mapped: bool = False) -> NDArray[Any]:
 
 @contextmanager
 def own_file(file: Path) -> Iterator[None]:
-    """Report a damaged intermediate file in one line.
-
-    Raises:
-        InputError: the file cannot be made sense of; the next call makes it again.
-    """
+    """Raise an `InputError` if an intermediate file is damaged; the next call makes it again."""
     try:
         yield
     except (ValueError, KeyError, IndexError, EOFError, FileNotFoundError, pa.ArrowInvalid) as e:

@@ -20,13 +20,37 @@ _LONG_ROW = 512
 
 
 def describe_corpus(corpus: Corpus) -> list[tuple[str, list[str]]]:
-    """The content of the manifest, as pairs of a label and lines.
-
-    Raises:
-        InputError: the manifest is damaged.
-    """
+    """The content of the manifest, as pairs of a label and lines."""
     with _damage(corpus):
-        return _described(corpus)
+        manifest = corpus.manifest
+        heldout = manifest["heldout"]
+        statistics = manifest.get("statistics")
+        lengths = statistics["document_tokens"] if statistics else []
+        characters = sum(source["characters"] for source in manifest["sources"])  # with repeats
+        words = {
+            "corpus": [str(corpus.path)],
+            "extends": _extended(manifest),
+            "outside the rules": [why] if (why := manifest.get("outside_rules")) else [],
+            "sources": describe_sources(manifest),
+            "skipped": [f"{each['part']}: {each['why']}" for each in manifest.get("skipped", [])],
+            "dropped": [
+                f"{step['step']}: {describe_dropped(step)}" for step in dropping_steps(manifest)
+            ],
+            "documents": [
+                f"{manifest['documents']:,} to train on, {heldout['documents']:,} held out"
+                + _share(heldout)
+            ],
+            "lengths": _bars(labelled_lengths(lengths)),
+            "tokens": [
+                f"{quantity(manifest['tokens'])} in {counted(corpus.rows, 'row')} of "
+                f"{corpus.row_length}; {manifest['tokens'] / characters:.3f} per character"
+            ],
+            "context": _context(corpus, lengths) if lengths else [],
+            "vocabulary": [_vocabulary(corpus)],
+            "orders": [", ".join(("random", *corpus.orders))],
+            "unigram": [f"{heldout['unigram_cross_entropy']:.3f} nats per held-out token"],
+        }
+        return [(label, lines) for label, lines in words.items() if lines]
 
 
 @contextmanager
@@ -35,45 +59,6 @@ def _damage(corpus: Corpus) -> Iterator[None]:
         yield
     except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise is_damaged(corpus.path, "crammed data verify says where") from error
-
-
-def _described(corpus: Corpus) -> list[tuple[str, list[str]]]:
-    manifest = corpus.manifest
-    heldout = manifest["heldout"]
-    statistics = manifest.get("statistics")
-    packed = sum(source["characters"] for source in manifest["sources"])  # repeats included
-    words = [
-        ("corpus", [str(corpus.path)]),
-        ("extends", _extended(manifest)),
-        ("outside the rules", [why] if (why := manifest.get("outside_rules")) else []),
-        ("sources", describe_sources(manifest)),
-        ("skipped", [f"{each['part']}: {each['why']}" for each in manifest.get("skipped", [])]),
-        (
-            "dropped",
-            [f"{step['step']}: {describe_dropped(step)}" for step in dropping_steps(manifest)],
-        ),
-        (
-            "documents",
-            [
-                f"{manifest['documents']:,} to train on, {heldout['documents']:,} held out"
-                + describe_share(heldout)
-            ],
-        ),
-        ("lengths", _bars(labelled_lengths(statistics["document_tokens"])) if statistics else []),
-        (
-            "tokens",
-            [
-                f"{quantity(manifest['tokens'])} in {counted(corpus.rows, 'row')} of "
-                f"{corpus.row_length}; "
-                f"{manifest['tokens'] / packed:.3f} per character"
-            ],
-        ),
-        ("context", _context(corpus, statistics["document_tokens"]) if statistics else []),
-        ("vocabulary", [_vocabulary(corpus)]),
-        ("orders", [", ".join(("random", *corpus.orders))]),
-        ("unigram", [f"{heldout['unigram_cross_entropy']:.3f} nats per held-out token"]),
-    ]
-    return [(label, lines) for label, lines in words if lines]
 
 
 def describe_samples(corpus: Corpus, rows: int) -> list[tuple[str, str]]:
@@ -130,7 +115,7 @@ def _extended(manifest: Mapping[str, Any]) -> list[str]:
     return [f"the {counted(extends['rows'], 'row')} of corpus {extends['sha256'][:16]} come first"]
 
 
-def describe_share(heldout: Mapping[str, Any]) -> str:
+def _share(heldout: Mapping[str, Any]) -> str:
     """Text such as `` (1.3 % of the text)``; empty for corpora of older versions."""
     share = heldout.get("share")
     return "" if share is None else f" ({100 * share:.1f} % of the text)"

@@ -63,17 +63,18 @@ class Statistics:
             token_counts=np.bincount(stream, minlength=vocab_size),
         )
 
-    @classmethod
-    def merge(cls, parts: Iterable[Statistics]) -> Statistics:
-        """Add up one or more parts; the result does not depend on how they are grouped."""
-        return reduce(cls._add, parts)
+    @staticmethod
+    def merge(parts: Iterable[Statistics]) -> Statistics:
+        """Add up one or more parts."""
 
-    def _add(self, other: Statistics) -> Statistics:
-        ours, theirs = vars(self), vars(other)
-        return Statistics(**{name: ours[name] + theirs[name] for name in ours})
+        def added(one: Statistics, other: Statistics) -> Statistics:
+            ours, theirs = vars(one), vars(other)
+            return Statistics(**{name: ours[name] + theirs[name] for name in ours})
+
+        return reduce(added, parts)
 
     def to_json(self) -> dict[str, Any]:
-        """All counts as JSON values, for `from_json`."""
+        """All counts, for `from_json`."""
         return {
             name: dict(value) if isinstance(value, Counter) else value.tolist()
             for name, value in vars(self).items()
@@ -81,7 +82,6 @@ class Statistics:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Statistics:
-        """The counts that `to_json` gave."""
         read: dict[str, Any] = {
             name: Counter(value) if isinstance(value, dict) else np.array(value, np.int64)
             for name, value in values.items()
@@ -89,17 +89,12 @@ class Statistics:
         return cls(**read)
 
     def summary(self, unknown: int) -> dict[str, Any]:
-        """What the manifest holds; histograms are lists of counts.
-
-        Args:
-            unknown: id of [UNK].
-        """
-        counts = self.token_counts
+        """What the manifest holds, given the id of [UNK]; histograms are lists of counts."""
         return {
             "document_tokens": self.document_tokens.tolist(),
             "document_characters": self.document_characters.tolist(),
             "tokens_per_character": self.tokens_per_character.tolist(),
-            **unknown_and_unused(counts, unknown),
+            **unknown_and_unused(self.token_counts, unknown),
         }
 
 
@@ -112,14 +107,9 @@ def unknown_and_unused(counts: Counts, unknown: int) -> dict[str, Any]:
 
 
 def unigram_cross_entropy(counts: Counts, rows: NDArray[np.int64]) -> float:
-    """Cross-entropy of held-out rows under the training text's token frequencies.
+    """Nats per token of held-out rows, [R, S], under the frequencies of the training text's tokens.
 
-    Args:
-        counts: [V] occurrences of each token in the training text; add-one smoothed.
-        rows: [R, S] token ids.
-
-    Returns:
-        Nats per token.
+    These are `log_frequencies` of their counts, [V].
     """
     return float(-log_frequencies(counts)[rows].mean())
 
@@ -144,10 +134,7 @@ def labelled_lengths(histogram: Sequence[int]) -> list[tuple[str, int]]:
 def share_beyond(histogram: Sequence[int], length: int) -> float:
     """Approximate share of all tokens that lie in documents of at least `length` tokens.
 
-    The logarithms of the lengths in a bin are assumed to be uniformly distributed.
-
-    Args:
-        histogram: [LENGTH_BINS] documents by length in tokens.
+    The logarithms of the lengths in a bin of `histogram` are assumed to be uniformly distributed.
     """
     counts = np.array(histogram, np.float64)
     begins = 2.0 ** np.arange(len(counts))

@@ -1,10 +1,8 @@
 """Compares a corpus with its hashes, once on each machine.
 
-That a corpus matched its hashes is remembered in the user's cache folder rather than beside the
-corpus, which may lie on a disk that several machines read, each through its own memory and network.
-The note holds the size, modification time and inode number of every file, so a file that has since
-been written to or replaced is compared again. Damage that changes none of these, such as a bit that
-a disk loses later, is found only by ``crammed data verify``.
+A note in the user's cache folder, and not beside the corpus, which several machines may read, says
+that it matched. The note holds the size, modification time and inode number of every file. Damage
+that changes none of these, such as a bit lost later, is found only by ``crammed data verify``.
 """
 
 from __future__ import annotations
@@ -20,12 +18,10 @@ from crammed.terminal.progress import Progress
 
 
 def verify_once(corpus: Corpus, progress: Progress) -> None:
-    """Compare the files of a corpus with their hashes, unless this machine has already done so.
-
-    Raises:
-        InputError: some differ.
-    """
-    seen = _seen(corpus)
+    """Raise an `InputError` if files differ from their hashes, unless they were compared before."""
+    files = {name: (corpus.path / name).stat() for name in corpus.manifest["files"]}
+    states = {name: [s.st_size, s.st_mtime_ns, s.st_ino] for name, s in files.items()}
+    seen = json_hash([corpus.sha256, states])
     note = cache_folder() / "corpora" / f"{json_hash(str(corpus.path.resolve()))}.json"
     try:
         known = (read_json(note) or {}).get("seen")
@@ -39,10 +35,3 @@ def verify_once(corpus: Corpus, progress: Progress) -> None:
         raise is_damaged(corpus.path, ", ".join(damaged))
     with contextlib.suppress(InputError, OSError):  # unwritable: every run compares
         write_json(note, {"corpus": corpus.sha256, "seen": seen})
-
-
-def _seen(corpus: Corpus) -> str:
-    """A short name for the corpus and the state of its files."""
-    files = {name: (corpus.path / name).stat() for name in corpus.manifest["files"]}
-    states = {name: [s.st_size, s.st_mtime_ns, s.st_ino] for name, s in files.items()}
-    return json_hash([corpus.sha256, states])
