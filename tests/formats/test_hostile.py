@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from crammed.errors import InputError
 from crammed.formats import lines
 from crammed.formats.documents import READERS, ReadOptions, format_of
-from crammed.formats.lines import File
+from crammed.formats.lines import STOP, File
 from crammed.formats.sniff import is_json
 from support.samples import COMPRESS, FORMATS, MARKUP, WHOLE
 
@@ -36,7 +36,7 @@ def _read(file: Path) -> None:
     for options in OPTIONS:
         said = ""
         try:
-            for text in reader(File(file, file.name), options):
+            for text in reader(File(file, file.name), options, STOP):
                 text.encode()
             is_json(File(file, file.name))
         except InputError as error:
@@ -110,7 +110,7 @@ def test_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suff
     monkeypatch.setattr(lines, "open", lambda *_: _Failing(CONTENT[suffix][:50]), raising=False)
     file = File(tmp_path / f"a{suffix}", "a")
     with pytest.raises(InputError, match="a cannot be read to its end: Input/output error"):
-        list(READERS[suffix](file, ReadOptions()))
+        list(READERS[suffix](file, ReadOptions(), STOP))
 
 
 @pytest.mark.parametrize("suffix", WHOLE)
@@ -122,4 +122,4 @@ def test_names_and_values_that_are_none(tmp_path: Path, suffix: str) -> None:
     for each, old, new in ((table, b"", b""), (misnamed, b"naming", b"na\xffing")):
         file.write_bytes(FORMATS[suffix](each).replace(old, new))
         with pytest.raises(InputError, match=r"a\.\w+.* cannot be read to its end"):
-            list(READERS[suffix](File(file, file.name), ReadOptions(where={"n": ("1",)})))
+            list(READERS[suffix](File(file, file.name), ReadOptions(where={"n": ("1",)}), STOP))

@@ -15,7 +15,7 @@ from crammed.data.preparing.read.source import describe_reading, open_sources
 from crammed.formats import lines
 from crammed.formats.blocks import line_blocks
 from crammed.formats.documents import ReadOptions, read_block
-from crammed.formats.lines import Faults, File
+from crammed.formats.lines import STOP, Faults, File
 from crammed.formats.plain import SMALL, choose_documents
 from support.samples import COMPRESS, opened, read, refusal
 
@@ -211,12 +211,13 @@ def test_lines_that_only_unicode_calls_blank_end_blocks(
     cut.path.write_bytes(whole[: len(whole) * 2 // 3])
     options = ReadOptions(documents="blank-line")
     (block,) = itertools.islice(line_blocks(cut, 1 << 20, to_blank_line=True, plain=True), 1)
-    found = list(read_block(block, cut, ".txt", options))
+    found = list(read_block(block, cut, ".txt", options, STOP))
     assert found == texts[: len(found)]
     assert len(found) > 1_000
     monkeypatch.setattr(lines, "LARGEST", 500)
     blocks = list(line_blocks(file, 1_000, to_blank_line=True, plain=True))
-    assert [text for each in blocks for text in read_block(each, file, ".txt", options)] == texts
+    parts = [read_block(each, file, ".txt", options, STOP) for each in blocks]
+    assert list(itertools.chain(*parts)) == texts
 
 
 @pytest.mark.parametrize("suffix", [each for each in COMPRESS if each])

@@ -20,31 +20,19 @@ _LONGEST_NAME = 1 << 20
 
 @dataclass(frozen=True)
 class Member:
-    """A file in an archive, which must be read before the next one is.
-
-    Attributes:
-        name: as the archive has it; never the name of a file on this machine.
-        bytes: its size by the archive's account.
-    """
+    """A file in an archive, which must be read before the next one is."""
 
     name: PurePosixPath
+    """As the archive has it; never the name of a file on this machine."""
     bytes: int
+    """Its size by the archive's account."""
     stream: io.BufferedReader
 
 
 def members(file: File, format: str, faults: Faults) -> Iterator[Member]:
-    """The files of an archive in its own order; hidden ones, links and folders are left out.
-
-    Args:
-        format: .zip or .tar.
-
-    Raises:
-        InputError: the archive is damaged, or has parts that are encrypted or overlap.
-    """
-    found = _zipped(file, faults) if format == ".zip" else _tarred(file)
-    for member in found:
-        parts = member.name.parts
-        if not any(_is_hidden(part) for part in parts):
+    """The files of a .zip or .tar archive in its order, but no hidden ones, links and folders."""
+    for member in _zipped(file, faults) if format == ".zip" else _tarred(file):
+        if not any(map(_is_hidden, member.name.parts)):
             yield member
 
 
@@ -83,8 +71,7 @@ def _tarred(file: File) -> Iterator[Member]:
 
 
 def _buffered(content: object) -> io.BufferedReader:
-    # It has what is needed of a raw stream.
-    return io.BufferedReader(content, BUFFER)  # type: ignore[arg-type]
+    return io.BufferedReader(content, BUFFER)  # type: ignore[arg-type]  # raw enough
 
 
 def _is_hidden(name: str) -> bool:

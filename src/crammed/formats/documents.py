@@ -1,7 +1,6 @@
 """Reads the documents of one file, in any format: plain text, or one field of its records.
 
-`READERS` has one function for each format. Every fault in a file is an `InputError` that names the
-file and, if possible, the line or row.
+`READERS` has one function for each format.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Protocol
 
 from crammed.config import TextDocuments
 from crammed.errors import InputError
@@ -84,9 +82,6 @@ class ReadOptions:
         Args:
             place: file and row, for messages.
             columns: names of all columns, if `record` holds only some of them; for messages.
-
-        Raises:
-            InputError: the field is missing (`NoField`) or does not hold text.
         """
         for key, allowed in self.where.items():
             try:
@@ -119,12 +114,8 @@ class ReadOptions:
         return text if text.isascii() else without_surrogates(text)
 
 
-class DocumentReader(Protocol):
-    """Yields the documents of a file in order; `faults` says what to do about damaged records."""
-
-    def __call__(
-        self, file: File, options: ReadOptions, faults: Faults = STOP
-    ) -> Iterator[str]: ...
+DocumentReader = Callable[[File, ReadOptions, Faults], Iterator[str]]
+"""Yields the documents of a file in order."""
 
 
 def format_of(path: str | PurePath) -> str | None:
@@ -166,15 +157,14 @@ def is_about_data(path: str | PurePath, format: str) -> bool:
 # ---- text
 
 
-def read_text(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
-    """Documents of plain text, without line breaks at their end."""
+def _read_text(file: File, options: ReadOptions, faults: Faults) -> Iterator[str]:
     documents = choose_documents(file) if options.documents == "auto" else options.documents
     with open_lines(file, plain=True) as stream:
         yield from divide(lines_of(stream, file), file, documents, faults)
 
 
 def _read_markup(
-    clean: Callable[[str], str], file: File, options: ReadOptions, faults: Faults = STOP
+    clean: Callable[[str], str], file: File, options: ReadOptions, faults: Faults
 ) -> Iterator[str]:
     """The text of a file of markup, as one document unless `documents` says otherwise."""
     with open_lines(file, plain=True) as stream:
@@ -187,14 +177,8 @@ def _read_markup(
         yield from divide(numbered, file, options.documents, faults)
 
 
-def read_html(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
-    """The main content of an HTML page."""
+def _read_html(file: File, options: ReadOptions, faults: Faults) -> Iterator[str]:
     yield text_of_page(read_whole(file), file.shown)
-
-
-def read_warc(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
-    """The main contents of the pages in a web archive."""
-    return archived_pages(file, faults)
 
 
 # ---- records
@@ -206,7 +190,7 @@ def _of_records(
 ) -> DocumentReader:
     """A reader of the texts of records; `columns` names all columns of a table for messages."""
 
-    def read(file: File, options: ReadOptions, faults: Faults = STOP) -> Iterator[str]:
+    def read(file: File, options: ReadOptions, faults: Faults) -> Iterator[str]:
         yield from texts_of(records(file, options, faults), options, faults, columns(file))
 
     return read
@@ -240,10 +224,7 @@ def texts_of(
 # ---- archives
 
 
-def _read_members(
-    archive: str, file: File, options: ReadOptions, faults: Faults = STOP
-) -> Iterator[str]:
-    """Documents of the files of known formats in an archive."""
+def _read_members(archive: str, file: File, options: ReadOptions, faults: Faults) -> Iterator[str]:
     read, has_text = False, False
     lacking: NoField | None = None  # of the first JSON file without the field of text
     without_field = ""
@@ -296,16 +277,10 @@ def _stream_of(data: bytes) -> io.BufferedReader:
     return io.BufferedReader(io.BytesIO(data))
 
 
-def read_documents(
-    file: File, format: str, options: ReadOptions, faults: Faults = STOP
-) -> Iterator[str]:
-    """The documents of a file.
+def read_documents(file: File, format: str, options: ReadOptions, faults: Faults) -> Iterator[str]:
+    """The documents of a file whose format is this key of `READERS`.
 
-    Args:
-        format: its key in `READERS`.
-
-    Raises:
-        InputError: the file is damaged, and the fault is not to be skipped or leaves nothing.
+    Faults that are to be skipped are raised all the same if they leave nothing.
     """
     if options.where and format in WITHOUT_FIELDS:
         raise InputError(
@@ -337,7 +312,6 @@ def cut_into_blocks(
     """The file in blocks of about `size` bytes to read apart; None if it must be read as a whole.
 
     Args:
-        format: its key in `READERS`.
         options: whose `documents` is not auto.
         taps: as for `open_bytes`.
     """
@@ -352,11 +326,7 @@ def cut_into_blocks(
 
 
 def read_block(
-    block: LineBlock | RowGroups,
-    file: File,
-    format: str,
-    options: ReadOptions,
-    faults: Faults = STOP,
+    block: LineBlock | RowGroups, file: File, format: str, options: ReadOptions, faults: Faults
 ) -> Iterator[str]:
     """The documents of a block from `cut_into_blocks`, or of row groups."""
     if isinstance(block, RowGroups):
@@ -372,11 +342,11 @@ BINARY = (".parquet", ".arrow", ".zip", ".tar")
 WITHOUT_FIELDS = (".txt", ".md", ".rst", ".html", ".warc")
 JSON = (".jsonl", ".ndjson", ".json")
 READERS: dict[str, DocumentReader] = {
-    ".txt": read_text,
+    ".txt": _read_text,
     ".md": partial(_read_markup, text_of_markdown),
     ".rst": partial(_read_markup, text_of_restructured),
-    ".html": read_html,
-    ".warc": read_warc,
+    ".html": _read_html,
+    ".warc": lambda file, _, faults: archived_pages(file, faults),
     **dict.fromkeys(JSON, _of_records(lambda file, _, faults: json_records(file, faults))),
     ".csv": _of_records(lambda file, how, faults: csv_records(file, faults, how.text_field)),
     ".tsv": _of_records(lambda file, how, faults: tabbed_records(file, faults, how.text_field)),

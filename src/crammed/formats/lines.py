@@ -142,11 +142,7 @@ def open_stored(file: File) -> Iterator[io.RawIOBase]:
 
 @contextmanager
 def open_bytes(file: File, taps: list[Tap] | None = None) -> Iterator[io.BufferedReader]:
-    """The file's content, decompressed; errors about damage become an `InputError`.
-
-    Args:
-        taps: if given, the `Tap` that the file's own bytes pass through is appended to it.
-    """
+    """The file's content, decompressed; if `taps` is given, a `Tap` on its own bytes is added."""
     with read_faults(file), open_stored(file) as raw:
         source = raw
         if taps is not None:
@@ -164,9 +160,7 @@ def open_lines(
 ) -> Iterator[io.BufferedReader]:
     """As `open_bytes`, in UTF-8, with lines that end with a line feed.
 
-    Args:
-        plain: whether a carriage return also ends a line if others end with a line feed, as in
-            plain text.
+    In `plain` text, a carriage return also ends a line if others end with a line feed.
     """
     if file.content is not None and is_stored_as_read(file.content, file.path.suffix.lower()):
         yield io.BufferedReader(io.BytesIO(file.content), BUFFER)
@@ -185,17 +179,12 @@ def lines(file: File) -> Iterator[tuple[int, str]]:
 
 
 def json_values(path: Path) -> Iterator[Any]:
-    """The value in each line of a file that we wrote.
-
-    Raises:
-        InputError: the file cannot be read.
-        ValueError: a line is not JSON.
-    """
+    """The value in each line of a file that we wrote; a `ValueError` if a line is not JSON."""
     return (json.loads(line) for _, line in lines(File(ordinary(path), str(path))))
 
 
 def lines_of(stream: BinaryIO, file: File, first: int = 1) -> Numbered:
-    """The lines of an open stream whose next line has the number `first`."""
+    """The lines of an open stream, of which the next has the number `first`."""
     number = first
     while line := stream.readline(LARGEST + 1):
         if len(line) > LARGEST:
@@ -213,11 +202,7 @@ def lines_of(stream: BinaryIO, file: File, first: int = 1) -> Numbered:
 
 
 def read_line(stream: BinaryIO, begin: bytes = b"") -> bytes:
-    """The rest of a line; beyond `LARGEST` bytes it is read, but not kept.
-
-    Args:
-        begin: what of the line has been read.
-    """
+    """A line, of which `begin` has been read; what is beyond `LARGEST` bytes is not kept."""
     kept, piece = [begin], begin
     size = len(begin)
     while not piece.endswith(b"\n") and (piece := stream.readline(BUFFER)):
@@ -229,11 +214,7 @@ def read_line(stream: BinaryIO, begin: bytes = b"") -> bytes:
 
 
 def skip_space(stream: io.BufferedReader) -> tuple[int, bytes]:
-    """Skip to the first byte that is not white space, without consuming it.
-
-    Returns:
-        The number of lines that ended before that byte, and the byte; empty if there is none.
-    """
+    """Skip white space; returns how many lines ended in it, and the byte after it or nothing."""
     if stream.peek(BUFFER).startswith(_MARK):
         stream.read(len(_MARK))
     ended = 0

@@ -16,22 +16,14 @@ _FRONT_MATTER = re.compile(
 _TAG = re.compile(r"<!--.*?(?:-->|\Z)|</?[A-Za-z][^<>]*>", re.DOTALL)
 
 
-def markdown_library() -> Any:
-    """The library that parses Markdown; `rich` needs it as well.
-
-    Raises:
-        InputError: it is not installed.
-    """
-    return import_extra("markdown_it", "web", "reading .md")
-
-
 def text_of_markdown(text: str) -> str:
     """The text of CommonMark with tables: blocks with a blank line between them.
 
     Front matter, HTML tags, addresses of links and the marks of emphasis, headings and lists are
     left out; code stays.
     """
-    parser = markdown_library().MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    library = import_extra("markdown_it", "web", "reading .md")
+    parser = library.MarkdownIt("commonmark").enable(["table", "strikethrough"])
     blocks: list[tuple[str, bool]] = []  # and whether it is an item of a tight list, or a row
     cells: list[str] | None = None
     tight = False

@@ -25,9 +25,6 @@ def choose_documents(file: File) -> TextDocuments:
 
     Blank lines separate documents. A file without any is one document, unless most of its lines end
     as sentences do, or it is long and its lines are not cut to a common width.
-
-    Raises:
-        InputError: the file cannot be read.
     """
     with open_lines(file, plain=True) as stream:
         data = stream.read(_LOOKED_AT)
@@ -56,12 +53,9 @@ def _is_wrapped(texts: list[str]) -> bool:
 def divide(
     numbered: Numbered, file: File, documents: TextDocuments, faults: Faults
 ) -> Iterator[str]:
-    """Documents of plain text, without line breaks at their end.
+    """Documents of plain text, without line breaks at their end; `documents` is not auto.
 
     A line that cannot be read spoils the document that it is in.
-
-    Args:
-        documents: anything but auto.
     """
     gathered: list[str] = []
     size, spoiled = 0, False
@@ -82,11 +76,7 @@ def divide(
 
 
 def _fault(number: int, line: str | InputError, size: int, file: File) -> InputError | None:
-    """What makes a line unfit for the document that it is in.
-
-    Args:
-        size: characters of the document so far, including the line.
-    """
+    """What makes a line unfit for its document, which has this `size` with it, in characters."""
     if isinstance(line, InputError):
         return line
     place = f"{file.shown}, line {number}"

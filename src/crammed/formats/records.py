@@ -1,8 +1,4 @@
-"""Reads the records of one file as dicts: JSON, Arrow; `row_groups` and `tables` read others.
-
-There is one function for each format. Every fault in a file is an `InputError` that names the file
-and the line or row.
-"""
+"""Reads the records of one file as dicts: JSON, Arrow; `row_groups` and `tables` read others."""
 
 from __future__ import annotations
 
@@ -87,21 +83,18 @@ def _json_object(text: str, place: str, rule: str) -> Record:
 
 
 def parquet_columns(file: File) -> list[str]:
-    """Names of a Parquet file's columns."""
     with table_faults(file), pq.ParquetFile(file.path) as table:
         return list(table.schema_arrow.names)
 
 
-def arrow_records(file: File, fields: Sequence[str] | None = None) -> Records:
+def arrow_records(file: File, fields: Sequence[str]) -> Records:
     """Rows of an Arrow file in either layout: stream (which `datasets` writes) or file.
 
-    Args:
-        fields: the only fields to read, nested ones with their whole column; None reads all.
+    Only these fields are read, nested ones with their whole column.
     """
     with table_faults(file), _open_arrow(file) as (names, batches):
-        if fields is not None:
-            roots = {field if field in names else field.partition(".")[0] for field in fields}
-            names = [name for name in names if name in roots]
+        roots = {field if field in names else field.partition(".")[0] for field in fields}
+        names = [name for name in names if name in roots]
         check_names(file.shown, names)
         slices = (
             batch.slice(at, BATCH).select(names)
@@ -112,7 +105,6 @@ def arrow_records(file: File, fields: Sequence[str] | None = None) -> Records:
 
 
 def arrow_columns(file: File) -> list[str]:
-    """Names of an Arrow file's columns."""
     with table_faults(file), _open_arrow(file) as (names, _):
         return names
 
@@ -143,11 +135,7 @@ def _open_arrow(file: File) -> Iterator[tuple[list[str], Iterable[Any]]]:
 
 
 def row_records(file: File, batches: Iterable[Any], before: int = 0) -> Records:
-    """Rows of record batches, of which the first has this many rows of the file before it.
-
-    Raises:
-        InputError: two columns have the same name, or values are damaged.
-    """
+    """Rows of record batches, of which the first has this many rows of the file before it."""
     for batch in batches:
         check_names(file.shown, batch.schema.names)
         batch.validate(full=True)  # checks offsets and UTF-8, which damage may spoil
@@ -157,7 +145,7 @@ def row_records(file: File, batches: Iterable[Any], before: int = 0) -> Records:
 
 
 def check_names(place: str, columns: Iterable[str]) -> None:
-    """Raise an `InputError` if a record would hold only one of two columns."""
+    """Raise an `InputError` if two columns have the same name."""
     for name, count in Counter(columns).items():
         if count > 1:
             raise InputError(
@@ -169,10 +157,7 @@ def look_up(record: Record, key: str) -> Any:
     """The value of a field; the dots of a key that is not itself a field lead to nested fields.
 
     A field of what is null is null, too. Bytes are text if they are UTF-8: many programs write
-    Parquet files that do not say so.
-
-    Raises:
-        KeyError: there is no such field.
+    Parquet files that do not say so. A `KeyError` says that there is no such field.
     """
     if key in record:
         value = record[key]

@@ -1,6 +1,7 @@
 """Files and folders elsewhere, named by an address such as s3://bucket/texts, through fsspec.
 
-Nothing is read or written in place: whole files are copied from an address or to it.
+Nothing is read or written in place: whole files are copied from an address or to it. Whatever goes
+wrong there is an `InputError`.
 """
 
 from __future__ import annotations
@@ -53,17 +54,14 @@ _MISSING = {
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file at an address.
-
-    Attributes:
-        path: what its file system calls it.
-        below: its path below the folder or the glob that was named, or its name.
-        state: what changes if the content does; empty if the file system knows nothing of the kind.
-    """
+    """A file at an address."""
 
     path: str
+    """What its file system calls it."""
     below: str
+    """Its path below the folder or the glob that was named, or its name."""
     state: dict[str, str]
+    """What changes if the content does; empty if the file system knows nothing of the kind."""
 
     @property
     def size(self) -> int | None:
@@ -82,12 +80,8 @@ class Remote:
 
     @classmethod
     def at(cls, address: str) -> Remote:
-        """Find the file system.
-
-        Raises:
-            InputError: there is none of this kind, or a package for it is missing.
-        """
-        fsspec = import_extra("fsspec", "remote", without_secrets(address))
+        shown = without_secrets(address)
+        fsspec = import_extra("fsspec", "remote", shown)
         protocol = _protocol(address)
         options: dict[str, Any] = {}
         try:
@@ -95,13 +89,12 @@ class Remote:
         except ImportError as error:
             raise InputError(_to_install(protocol, str(error))) from error
         except ValueError as error:
-            shown = without_secrets(address)
             raise InputError(f"{shown}: unknown kind of address, {protocol}://") from error
         if protocol == "hf":  # it would print two lines for each of a file's attempts, and bars
             logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
             import_extra("huggingface_hub.utils", "hf", address).disable_progress_bars()
         if protocol in _WEB:  # a download may take hours, but no answer takes a minute
-            aiohttp = import_extra("aiohttp", "remote", without_secrets(address))
+            aiohttp = import_extra("aiohttp", "remote", shown)
             waits = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=60)
             options = {"client_kwargs": {"timeout": waits, "trust_env": True}}
         with _faults(address):
@@ -121,11 +114,7 @@ class Remote:
         return any(mark in self.root for mark in marks)
 
     def files(self) -> list[RemoteFile]:
-        """The file that the address names, or all files of a folder or a glob, sorted.
-
-        Raises:
-            InputError: there is nothing, or it cannot be reached.
-        """
+        """The file that the address names, or all files of a folder or a glob, sorted."""
         with _faults(self.address):
             if self.is_glob:
                 folder = re.split(r"[*?[]", self.root, maxsplit=1)[0].rpartition("/")[0]
@@ -160,7 +149,7 @@ class Remote:
         return [
             RemoteFile(path, name, _state(found[path]))
             for path, name in sorted(below.items(), key=lambda item: item[1])
-            if name and not name.endswith("/") and not _is_hidden(name)
+            if name and not name.endswith("/") and not re.search(r"(^|/)\.", name)
         ]
 
     def look_up(self, file: RemoteFile) -> RemoteFile:
@@ -182,13 +171,9 @@ class Remote:
             return bytes(self.system.cat_file(file.path))
 
     def put(self, file: Path, name: str) -> None:
-        """Copy a file of this machine into the folder that the address names.
-
-        Raises:
-            InputError: it cannot be written there.
-        """
-        shown = without_secrets(self.address)
+        """Copy a file of this machine into the folder that the address names."""
         if _protocol(self.address) in _WEB:
+            shown = without_secrets(self.address)
             raise InputError(f"{shown}: nothing can be written to addresses of the web")
         with _faults(self.address):
             if _protocol(self.address) not in _IN_BUCKETS:
@@ -196,11 +181,7 @@ class Remote:
             self.system.put_file(str(file), f"{self.root.rstrip('/')}/{name}")
 
     def download(self, file: RemoteFile, place: Path) -> int:
-        """Copy a file with its state to `place`; returns its size in bytes.
-
-        Raises:
-            InputError: it cannot be read to its end, or changes while it is read.
-        """
+        """Copy a file with its state to `place`; returns its size in bytes."""
         with disk_faults(place), _faults(self.address):
             self.system.get_file(file.path, str(place))
             size = place.stat().st_size
@@ -213,14 +194,9 @@ class Remote:
             return size
 
     def fetch(self, file: RemoteFile, folder: Path, notes: Path) -> Path:
-        """Copy a file to `folder`, unless it is there and has not changed since.
+        """Copy a file with its state to `folder`, unless it is there and has not changed since.
 
-        Args:
-            file: with its state.
-            notes: a folder for the states of the copies.
-
-        Raises:
-            InputError: it cannot be read to its end, or changes while it is read.
+        The folder `notes` holds the states of the copies.
         """
         place = inside(folder, file.below, without_secrets(self.address))
         note = notes / f"{json_hash(file.below)}.json"
@@ -266,10 +242,6 @@ def _faults(address: str) -> Iterator[None]:
             keys = _KEYS.get(_protocol(address))
             why = f"{why.rstrip('.')}; set {keys}" if keys else why
         raise InputError(f"{without_secrets(address)} cannot be reached: {why}") from error
-
-
-def _is_hidden(below: str) -> bool:
-    return any(part.startswith(".") for part in below.split("/"))
 
 
 def _to_install(protocol: str, said: str) -> str:

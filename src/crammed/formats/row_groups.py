@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,20 +32,16 @@ def row_groups(file: File, field: str, size: int) -> list[RowGroups] | None:
 
     None if there is no column of this name that holds text, of which only reading the file can say
     what is wrong.
-
-    Raises:
-        InputError: the file is damaged.
     """
     with table_faults(file), pq.ParquetFile(file.path) as table:
         columns = [table.schema.column(n) for n in range(len(table.schema))]
         places = [place for place, column in enumerate(columns) if column.path == field]
-        if len(places) != 1 or not _holds_text(columns[places[0]]):
+        if len(places) != 1:
+            return None
+        column = columns[places[0]]
+        if column.logical_type.type != "STRING" or column.max_repetition_level:
             return None
         return _pieces(table.metadata, places[0], size)
-
-
-def _holds_text(column: Any) -> bool:
-    return bool(column.logical_type.type == "STRING" and column.max_repetition_level == 0)
 
 
 def _pieces(metadata: Any, column: int, size: int) -> list[RowGroups]:
@@ -67,16 +62,14 @@ def _pieces(metadata: Any, column: int, size: int) -> list[RowGroups]:
 
 def row_group_records(
     file: File,
-    fields: Sequence[str] | None = None,
+    fields: list[str] | None = None,
     faults: Faults = STOP,
     groups: RowGroups | None = None,
 ) -> Records:
     """Rows of these row groups, or of all; damage loses the rest of the row group that it is in.
 
-    Args:
-        fields: the only fields to read, with dots for nested ones; None reads all.
+    Only these fields are read, with dots for nested ones, or else all.
     """
-    columns = None if fields is None else list(fields)
     with table_faults(file), pq.ParquetFile(file.path) as table:
         groups = groups or RowGroups(0, table.num_row_groups, 0, 1.0)
         before = groups.rows_before
@@ -85,7 +78,7 @@ def row_group_records(
             place = File(file.path, f"{file.shown}, row group {number + 1}")
             try:
                 with table_faults(place):
-                    batches = table.iter_batches(BATCH, [number], columns=columns)
+                    batches = table.iter_batches(BATCH, [number], columns=fields)
                     for record in row_records(file, batches, before):
                         read += 1
                         yield record

@@ -43,14 +43,10 @@ _ODD = re.compile(rb"(?<!\r)\r{2,%d}\n|\r(?!\n)" % _MOST_RETURNS)
 
 
 class Tap(io.RawIOBase):
-    """Hashes what is read from a file, and counts it.
-
-    Attributes:
-        bytes: number of bytes read so far.
-        sha256: hash of the whole file, in hex, once it has been read to its end.
-    """
+    """Hashes what is read from a file, and counts its bytes."""
 
     sha256: str | None = None
+    """Hash of the whole file, in hex, once it has been read to its end."""
 
     def __init__(self, raw: io.RawIOBase) -> None:
         self._raw = raw
@@ -110,18 +106,14 @@ def as_utf8(stream: io.BufferedReader) -> io.BufferedReader:
         except UnicodeDecodeError as error:
             raise EOFError(f"damaged {name.upper()}") from error
 
-    return _translated(stream, translate)
+    return io.BufferedReader(_Translated(stream, translate), BUFFER)
 
 
 def with_line_feeds(stream: io.BufferedReader, *, always: bool) -> io.BufferedReader:
     """The same text with a line feed for each carriage return that none follows.
 
     Several carriage returns before a line feed, as a Windows program writes that converts line ends
-    twice, end one line.
-
-    Args:
-        always: whether to do so anywhere, or only if no line feed is among the first bytes, as in
-            files of old Macs.
+    twice, end one line. Unless `always`, nothing changes if a line feed is among the first bytes.
     """
     if not always:
         begin = stream.peek(BUFFER)
@@ -139,10 +131,6 @@ def with_line_feeds(stream: io.BufferedReader, *, always: bool) -> io.BufferedRe
             return text
         return _ODD.sub(b"\n", text)
 
-    return _translated(stream, translate)
-
-
-def _translated(stream: BinaryIO, translate: Callable[[bytes], bytes]) -> io.BufferedReader:
     return io.BufferedReader(_Translated(stream, translate), BUFFER)
 
 

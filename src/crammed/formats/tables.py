@@ -26,20 +26,18 @@ def csv_records(file: File, faults: Faults = STOP, text_field: str | None = None
     """Rows of a table whose cells may be quoted, and whose first line names the columns.
 
     Cells are separated by what is in the first line: commas, semicolons, tabs or vertical bars.
-
-    Args:
-        text_field: a column that there has to be, or its number if the first line is a row.
+    There has to be a column `text_field`, which may be its number if the first line is a row.
     """
     return _records(file, ".csv", faults, text_field)
 
 
-def tsv_records(file: File, faults: Faults = STOP) -> Records:
+def tsv_records(file: File) -> Records:
     """Rows of a tab-separated table, whose first line names the columns.
 
     There is no quoting, as in the tables of GLUE: a quotation mark is a character like any other,
     and no cell holds a tab or a line break.
     """
-    return _records(file, ".tsv", faults, None)
+    return _records(file, ".tsv", STOP, None)
 
 
 def tabbed_records(file: File, faults: Faults, text_field: str) -> Records:
@@ -47,10 +45,9 @@ def tabbed_records(file: File, faults: Faults, text_field: str) -> Records:
     return _records(file, "", faults, text_field)
 
 
-Kind = Literal[".csv", ".tsv", ""]
-
-
-def _records(file: File, kind: Kind, faults: Faults, text_field: str | None) -> Records:
+def _records(
+    file: File, kind: Literal[".csv", ".tsv", ""], faults: Faults, text_field: str | None
+) -> Records:
     csv.field_size_limit(lines.LARGEST)
     with open_lines(file) as stream:
         numbered = lines_of(stream, file)
@@ -81,14 +78,12 @@ def _text(line: str | InputError) -> str:
 class _Lines:
     """Lines for a reader that would take what follows an exception for the beginning of a row.
 
-    Attributes:
-        number: number of the line that was read last.
-        fault: what is wrong with the first line that could not be read, until it is taken.
+    `number` is that of the line that was read last.
     """
 
     def __init__(self, numbered: Numbered) -> None:
         self.number = 0
-        self.fault: InputError | None = None
+        self._fault: InputError | None = None
         self._numbered = numbered
 
     def __iter__(self) -> _Lines:
@@ -97,12 +92,12 @@ class _Lines:
     def __next__(self) -> str:
         self.number, line = next(self._numbered)
         if isinstance(line, InputError):
-            self.fault = self.fault or line
+            self._fault = self._fault or line
         return _text(line)
 
     def take_fault(self) -> InputError | None:
-        """The fault of the row that was read last."""
-        fault, self.fault = self.fault, None
+        """What is wrong with the first unreadable line of the row that was read last."""
+        fault, self._fault = self._fault, None
         return fault
 
 

@@ -17,11 +17,7 @@ _FEW = 2_000
 
 
 def require_web() -> None:
-    """Check that web pages can be read.
-
-    Raises:
-        InputError: the library is missing; names the extra that installs it.
-    """
+    """Raise an `InputError` if the library that reads web pages is missing."""
     import_extra(
         "resiliparse.extract.html2text",
         "web",
@@ -36,26 +32,18 @@ def text_of_page(page: bytes, shown: str, charset: str | None = None) -> str:
     Args:
         shown: what messages call it.
         charset: its encoding if it was sent along; otherwise the page is looked at.
-
-    Raises:
-        InputError: elements lie more than `DEEPEST` deep in it, or the library is missing; names
-            the extra that installs it.
     """
     require_web()
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLTree
 
     tree = HTMLTree.parse_from_bytes(page, encoding_of(page, charset))
-    if _many_blocks(page) and _depth(tree) > DEEPEST:
+    lower = page.replace(b"\0", b"").lower()  # without those of UTF-16
+    is_large = lower.count(b"<div") + lower.count(b"<article") > _FEW
+    if is_large and _depth(tree) > DEEPEST:
         raise InputError(f"{shown}: a page whose elements are nested more than {DEEPEST} deep")
     text: str = extract_plain_text(tree, main_content=True, list_bullets=False, alt_texts=False)
     return text
-
-
-def _many_blocks(page: bytes) -> bool:
-    """Whether the page has many of the elements whose depth takes time."""
-    lower = page.replace(b"\0", b"").lower()  # without those of UTF-16
-    return lower.count(b"<div") + lower.count(b"<article") > _FEW
 
 
 def _depth(tree: Any) -> int:
@@ -88,11 +76,7 @@ def encoding_of(page: bytes, charset: str | None = None) -> str:
 
 
 def read_whole(file: File) -> bytes:
-    """The content of a file that is one document.
-
-    Raises:
-        InputError: the file is too long, or damaged.
-    """
+    """The content of a file that is one document."""
     with open_bytes(file) as stream:
         data = stream.read(lines.LARGEST + 1)
     if len(data) > lines.LARGEST:
