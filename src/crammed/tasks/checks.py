@@ -1,11 +1,8 @@
-"""Refuses rows of which nothing can be learned, or that no metric of their task can score."""
+"""Raises an `InputError` for rows that teach nothing, or that no metric of their task can score."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
 
 from crammed.errors import InputError
 from crammed.tasks.labels import listed
@@ -17,13 +14,12 @@ _OF_DIFFERENT: tuple[Metric, ...] = (*OF_ONE, "matthews", "pearson", "spearman")
 
 
 def check_metrics(task: Task, names: Sequence[str]) -> None:
-    """Raise an InputError if a metric cannot score these classes."""
+    """Check that every metric can score these classes."""
+    shown = listed(names)
     for metric in task.metrics:
         if metric in OF_TWO and len(names) != 2:
-            shown = listed(names)
             raise InputError(f"task {task.name}: metric {metric} takes two labels, not {shown}")
         if task.positive is not None and task.positive not in names:
-            shown = listed(names)
             raise InputError(
                 f"task {task.name}: positive {task.positive!r} is not one of its labels: {shown}"
             )
@@ -36,7 +32,6 @@ def check_metrics(task: Task, names: Sequence[str]) -> None:
 
 
 def check_training(shown: str, task: Task, rows: Rows, names: Sequence[str]) -> None:
-    """Raise an InputError if there is nothing to learn."""
     only = _only_label(shown, task, rows, names)
     if only is not None and task.kind != "choice":
         raise InputError(f"{shown}: every label is {only}: there is nothing to learn")
@@ -45,14 +40,10 @@ def check_training(shown: str, task: Task, rows: Rows, names: Sequence[str]) -> 
 def check_scored(
     shown: str, task: Task, metrics: Sequence[Metric], rows: Rows, names: Sequence[str]
 ) -> None:
-    """Raise an InputError if one of these metrics is undefined whatever is predicted.
-
-    For several labels in a row, no metric is.
-    """
-    if task.kind == "multi-label":
+    """Check that none of these metrics is undefined whatever is predicted."""
+    if task.kind == "multi-label" or (only := _only_label(shown, task, rows, names)) is None:
         return
-    only = _only_label(shown, task, rows, names)
-    for metric in metrics if only is not None else ():
+    for metric in metrics:
         if metric in _OF_DIFFERENT or (metric == "span-f1" and only == "O"):
             raise InputError(
                 f"{shown}: every label is {only}, so {metric} is undefined: add rows, or name "
@@ -62,7 +53,7 @@ def check_scored(
 
 def _only_label(shown: str, task: Task, rows: Rows, names: Sequence[str]) -> str | None:
     """The label that all rows, or all words with one, have; None if there are several."""
-    labels = _known(task, rows)
+    labels = rows.labels[rows.labels >= 0] if task.kind == "tokens" else rows.labels
     if not labels.size:
         raise InputError(f"{shown}: no row has a label")
     if labels.min() != labels.max():
@@ -71,12 +62,8 @@ def _only_label(shown: str, task: Task, rows: Rows, names: Sequence[str]) -> str
     return names[int(single)] if names and labels.ndim == 1 else single
 
 
-def _known(task: Task, rows: Rows) -> NDArray[np.float32]:
-    return rows.labels[rows.labels >= 0] if task.kind == "tokens" else rows.labels
-
-
 def check_folds(shown: str, folds: int, rows: Rows) -> None:
-    """Raise an InputError if a part would have no row."""
+    """Check that every part would have a row."""
     units, of = (len({*rows.groups}), "groups") if rows.groups else (len(rows), "rows")
     if units < folds:
         raise InputError(f"{shown}: {units} {of} are too few for {folds} folds")

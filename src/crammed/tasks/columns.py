@@ -24,9 +24,6 @@ from crammed.tasks.labels import (
 from crammed.tasks.rows import Texts
 from crammed.tasks.task import PAIRS, Task, pieces
 
-Fill = Callable[[Record], str]
-"""Record -> the text of a column, or a filled-in template."""
-
 
 class TaskColumns:
     """The columns of a task in one split, whose records may name them differently.
@@ -122,11 +119,7 @@ class TaskColumns:
 
 
 def column(record: Record, name: str) -> Any:
-    """The value of a column.
-
-    Raises:
-        ValueError: there is no such column; the message lists the existing ones.
-    """
+    """The value of a column; a `ValueError` lists the columns if there is no such one."""
     if name not in record:
         names = [str(each) for each in record]
         hint = did_you_mean(name, names).rstrip() or "is this the data of another task?"
@@ -134,8 +127,11 @@ def column(record: Record, name: str) -> Any:
     return record[name]
 
 
-def _filler(template: str, *, number: bool = False) -> Fill:
-    """With `number`, a column by itself may hold whole numbers, as one in a template may."""
+def _filler(template: str, *, number: bool = False) -> Callable[[Record], str]:
+    """What gives a record's text in a column, or in a template.
+
+    With `number`, a column by itself may hold whole numbers, as one in a template may.
+    """
     if "{" not in template and "}" not in template:
         return lambda record: _text(record, template, number=number)
     parts = pieces(template)

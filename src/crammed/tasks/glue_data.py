@@ -17,28 +17,20 @@ from crammed.formats.records import Record
 from crammed.quantity import counted
 
 _COLA = ("source", "label", "star", "sentence")
+_OF_PAIRS = {"sentence1": "premise", "sentence2": "hypothesis"}
 _COLUMNS: dict[str, Mapping[str, str]] = {
-    "CoLA": {},
-    "SST-2": {},
+    **{name: dict[str, str]() for name in ("CoLA", "SST-2", "QNLI", "RTE", "WNLI")},
+    **dict.fromkeys(("AX", "diagnostic"), _OF_PAIRS),
     "MRPC": {"Quality": "label", "#1 String": "sentence1", "#2 String": "sentence2"},
     "STS-B": {"score": "label"},
     "QQP": {"is_duplicate": "label", "id": "idx"},
-    "MNLI": {"sentence1": "premise", "sentence2": "hypothesis", "gold_label": "label"},
-    "QNLI": {},
-    "RTE": {},
-    "WNLI": {},
-    "AX": {"sentence1": "premise", "sentence2": "hypothesis"},
-    "diagnostic": {"sentence1": "premise", "sentence2": "hypothesis"},
+    "MNLI": {**_OF_PAIRS, "gold_label": "label"},
 }
 _MSR_IDS = ("#1 ID", "#2 ID")
 
 
 def glue_data_split(folder: Path, spellings: Sequence[str]) -> GlueDataSplit | None:
-    """A split in one of these folders; None if the folder is not one of them or lacks the split.
-
-    Args:
-        spellings: names of the split, the preferred one first.
-    """
+    """A split under one of its names; None if this is no such folder, or lacks the split."""
     if folder.name not in _COLUMNS:
         return None
     names = [*spellings, *(["diagnostic", "AX"] if "test" in spellings else [])]
@@ -72,18 +64,14 @@ def _msr(folder: Path, spellings: Sequence[str]) -> GlueDataSplit | None:
 
 @dataclass(frozen=True)
 class GlueDataSplit:
-    """A split in one file.
-
-    Attributes:
-        task: name of the file's folder.
-        ids: id pairs of the validation rows, for a file that holds both splits.
-        validates: whether this is such a file's validation split rather than its training split.
-    """
+    """A split in one file, whose folder is named after the task."""
 
     file: Path
     task: str
     ids: frozenset[tuple[str, ...]] = field(default=frozenset(), repr=False)
+    """Id pairs of the validation rows, for a file that holds both splits."""
     validates: bool = False
+    """Whether this is such a file's validation split rather than its training split."""
 
     @property
     def shown(self) -> str:

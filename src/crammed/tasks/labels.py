@@ -126,8 +126,7 @@ def value_of(value: Any) -> float:
 def list_of(value: Any, separator: str | None, listed: re.Pattern[str] = _LISTED) -> list[Any]:
     """A list unchanged, or a text split at `separator`; None splits at any white space.
 
-    Args:
-        listed: matches texts that are not split, but have to be lists in JSON.
+    Texts that `listed` matches are not split, but have to be lists in JSON.
     """
     if isinstance(value, str):
         parts = [part.strip() for part in value.split(separator)]

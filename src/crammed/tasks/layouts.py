@@ -44,11 +44,7 @@ _VALIDATION = ("validation", "dev", "val", "valid")
 
 
 def open_data(suite: Suite, data: Path | None) -> SuiteData:
-    """Find the suite's data in a folder, or on the hub if `data` is None.
-
-    Raises:
-        InputError: there is no such folder, or the suite is not on the hub.
-    """
+    """Find the suite's data in a folder, or on the hub if `data` is None."""
     if data is None:
         if suite.hub is None:
             raise InputError(f"suite {suite.name} is not on the hub: name the folder of its data")
@@ -91,11 +87,7 @@ def _as_read(file: Path) -> str:
 
 
 def open_file(file: Path) -> FileSplit:
-    """The rows of one file, such as those to predict; ``-`` is JSON lines from standard input.
-
-    Raises:
-        InputError: there is no such file, or its name says nothing of a known format.
-    """
+    """The rows of one file, such as those to predict; ``-`` is JSON lines from standard input."""
     if file == Path("-"):
         return FileSplit((Path("/dev/stdin"),))
     if _inner(file).suffix not in _READERS:
@@ -107,14 +99,11 @@ def open_file(file: Path) -> FileSplit:
 
 @dataclass(frozen=True)
 class FolderData:
-    """A folder with a subfolder for each task, or the folder of one task.
-
-    Attributes:
-        own: folders of the suite's only task, whose splits may be in `root` itself.
-    """
+    """A folder with a subfolder for each task, or the folder of one task."""
 
     root: Path
     own: tuple[str, ...] = ()
+    """Folders of the suite's only task, whose splits may be in `root` itself."""
 
     def find(self, folders: Sequence[str], split: str) -> FoundSplit | None:
         """A split of a task, from the first of `folders` that has it; None if none has."""
@@ -198,25 +187,20 @@ def _numbered(files: Sequence[Path], split: str) -> tuple[Path, ...]:
     """A split's numbered parts, named like the hub's ``train-00000-of-00002.parquet``."""
     form = re.compile(rf"{re.escape(split)}-(\d+)-of-(\d+)(-\w+)?\.parquet")
     found = [(match, file) for file in files if (match := form.fullmatch(file.name))]
-    if found:
-        totals = sorted({match[2] for match, _ in found})
-        if len(totals) > 1:
-            raise InputError(
-                f"{found[0][1].parent} has parts of {totals[0]} and of {totals[1]} for the split "
-                f"{split}, which come from two downloads: remove the files of one"
-            )
-        numbers = [int(match[1]) for match, _ in found]
-        if len(set(numbers)) < len(numbers):
-            raise InputError(
-                f"{found[0][1].parent} has two files for the same part of the split {split}, which "
-                "come from two downloads: remove the files of one"
-            )
-        missing = set(range(int(found[0][0][2]))) - set(numbers)
-        if missing:
-            raise InputError(
-                f"{found[0][1].parent} lacks part {min(missing)} of {found[0][0][2]} of the split "
-                f"{split}: download it again"
-            )
+    if not found:
+        return ()
+    folder, totals = files[0].parent, sorted({match[2] for match, _ in found})
+    numbers = [int(match[1]) for match, _ in found]
+    mend = "which come from two downloads: remove the files of one"
+    if len(totals) > 1:
+        parts = f"parts of {totals[0]} and of {totals[1]}"
+        raise InputError(f"{folder} has {parts} for the split {split}, {mend}")
+    if len(set(numbers)) < len(numbers):
+        same = f"two files for the same part of the split {split}"
+        raise InputError(f"{folder} has {same}, {mend}")
+    if missing := set(range(int(totals[0]))) - set(numbers):
+        part = f"part {min(missing)} of {totals[0]} of the split {split}"
+        raise InputError(f"{folder} lacks {part}: download it again")
     return tuple(file for _, file in found)
 
 
@@ -255,16 +239,13 @@ def _hub_name(at: OnHub) -> str:
 
 @dataclass(frozen=True)
 class HubSplit:
-    """A split of a hub data set that has been downloaded.
-
-    Attributes:
-        columns: names that its records get -> the names that the data set has.
-    """
+    """A split of a hub data set that has been downloaded."""
 
     name: str
     split: str
     builder: Any
     columns: Mapping[str, str]
+    """Names that its records get -> the names that the data set has."""
 
     @cached_property
     def shown(self) -> str:

@@ -1,4 +1,7 @@
-"""Reads the splits of a task as rows; error messages name the file and the line or row."""
+"""Reads the splits of a task as rows.
+
+What is missing or wrong is an `InputError`, whose message names the file and the line or row.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +38,16 @@ def tasks_in(suite: Suite, data: Path | None) -> list[str]:
     """Names of the suite's tasks whose training split exists, or whose folder is on the hub.
 
     Of kind minimal-pairs, which has none, those with a split that is scored.
-
-    Raises:
-        InputError: there is none, or `data` is not a folder.
     """
     if data is None:
         there = [name for name, task in suite.tasks.items() if suite.on_hub(task.folders)]
         return there or list(suite.tasks)
     opened = open_data(suite, data)
-    names = [n for n, task in suite.tasks.items() if _is_there(opened, task)]
+    names = [
+        name
+        for name, task in suite.tasks.items()
+        if any(opened.find(*_place(task, spec)) for spec in _needed(task))
+    ]
     if not names:
         raise _no_tasks(suite, data)
     return names
@@ -52,19 +56,15 @@ def tasks_in(suite: Suite, data: Path | None) -> list[str]:
 def all_tasks(suite: Suite, data: Path | None, say: Callable[[str], None] | None) -> list[str]:
     """As `tasks_in`, for commands that take all tasks: a folder without its split is a mistake.
 
-    Args:
-        say: takes a line for each task with such a folder, which is left out; None, for a suite of
-            the user's own, refuses it.
-
-    Raises:
-        InputError: as `tasks_in` does, or a task is refused.
+    `say` takes a line for each task with such a folder, which is left out; None, for a suite of the
+    user's own, refuses it.
     """
     there = tasks_in(suite, data)
     if data is None:
         return there
     root = FolderData(data)
     for task in (task for name, task in suite.tasks.items() if name not in there):
-        places = [(_folders(task, spec), spec.split) for spec in _needed(task)]
+        places = [_place(task, spec) for spec in _needed(task)]
         if (place := next((p for p in places if root.has_folder(p[0])), None)) is None:
             continue
         missing = root.missing(*place)
@@ -80,22 +80,13 @@ def _needed(task: Task) -> Iterable[SplitSpec]:
     return task.numbers.values() if task.kind == PAIRS else (SplitSpec(split=task.train),)
 
 
-def _is_there(data: SuiteData, task: Task) -> bool:
-    specs = _needed(task)
-    return any(data.find(_folders(task, spec), spec.split) is not None for spec in specs)
-
-
 def splits_in(suite: Suite, data: Path | None) -> list[tuple[FoundSplit, list[Task]]]:
-    """All existing splits of the suite's tasks, training, scored and test, each with its tasks.
-
-    Raises:
-        InputError: there is none, or `data` is not a folder.
-    """
+    """All existing splits of the suite's tasks, training, scored and test, each with its tasks."""
     opened = open_data(suite, data)
     places: dict[tuple[tuple[str, ...], str], list[Task]] = {}
     for task in suite.tasks.values():
         specs = (SplitSpec(split=task.train), *task.numbers.values(), *task.test.values())
-        for place in {(_folders(task, spec), spec.split): None for spec in specs}:
+        for place in dict.fromkeys(_place(task, spec) for spec in specs):
             places.setdefault(place, []).append(task)
     splits = [(split, of) for place, of in places.items() if (split := opened.find(*place))]
     if not splits:
@@ -106,9 +97,7 @@ def splits_in(suite: Suite, data: Path | None) -> list[tuple[FoundSplit, list[Ta
 def training_splits(suite: Suite, data: Path | None) -> dict[str, FoundSplit]:
     """The training splits that exist, by task; nothing is fine-tuned on kind minimal-pairs.
 
-    Raises:
-        InputError: there is none, `data` is not a folder, or one has the rows of a split that a
-            task of the suite is scored or tested on.
+    One that has the rows of a split that is scored or tested on is refused.
     """
     opened, tasks = open_data(suite, data), suite.tasks.values()
     tuned = [task for task in tasks if task.kind != PAIRS]
@@ -133,9 +122,6 @@ def training_texts(task: Task, data: Path | None, suite: Suite) -> Iterator[str]
     """The texts of the rows that a task is fine-tuned on, as a model sees them, without labels.
 
     A row repeats no text; rows may.
-
-    Raises:
-        InputError: they are missing or damaged; the message names the file and the line or row.
     """
     train = _find(open_data(suite, data), task, SplitSpec(split=task.train))
     columns = TaskColumns(task, task.text, ())
@@ -159,19 +145,13 @@ def _no_tasks(suite: Suite, data: Path | None) -> InputError:
 def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True) -> TaskData:
     """Read a task's training split, its scored splits and, with `test`, its unlabelled ones.
 
-    Args:
-        data: folder of the suite's data; None for the hub.
-
-    Raises:
-        InputError: something is missing or wrong; the message names the file and the line or row.
+    `data` is the folder of the suite's data; None for the hub.
     """
     if task.kind == PAIRS:
         raise InputError(f"task {task.name}: kind {PAIRS} is not fine-tuned: use crammed evaluate")
     opened = open_data(suite, data)
     train = _find(opened, task, SplitSpec(split=task.train))
-    scored = _existing(opened, task, task.numbers)
-    if not scored:
-        _find(opened, task, next(iter(task.numbers.values())))
+    scored = _scored(opened, task)
     tests = _existing(opened, task, task.test) if test else {}
     names = _class_names(task, train)
     check_metrics(task, names)
@@ -218,17 +198,9 @@ def _may_have_blank_lines(split: FoundSplit) -> bool:
 
 
 def read_pairs_of(task: Task, data: Path | None, suite: Suite) -> dict[str, Rows]:
-    """The pairs of sentences of a task of kind minimal-pairs, by name of the score.
-
-    Raises:
-        InputError: something is missing or wrong; the message names the file and the line or row.
-    """
-    opened = open_data(suite, data)
-    splits = _existing(opened, task, task.numbers)
-    if not splits:
-        _find(opened, task, next(iter(task.numbers.values())))
+    """The pairs of sentences of a task of kind minimal-pairs, by name of the score."""
     found = {}
-    for name, split in splits.items():
+    for name, split in _scored(open_data(suite, data), task).items():
         columns = TaskColumns(task, task.numbers[name].text or task.text, ())
         found[name] = read_rows(split.shown, split.records(), columns)
     return found
@@ -248,19 +220,26 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _folders(task: Task, spec: SplitSpec) -> tuple[str, ...]:
-    return (spec.folder,) if spec.folder else task.folders
+def _place(task: Task, spec: SplitSpec) -> tuple[tuple[str, ...], str]:
+    """The folders that may hold a split, and its name."""
+    return ((spec.folder,) if spec.folder else task.folders), spec.split
 
 
 def _existing(data: SuiteData, task: Task, specs: Mapping[str, SplitSpec]) -> dict[str, FoundSplit]:
     """The splits that exist, by name."""
-    found = {name: data.find(_folders(task, spec), spec.split) for name, spec in specs.items()}
+    found = {name: data.find(*_place(task, spec)) for name, spec in specs.items()}
     return {name: split for name, split in found.items() if split is not None}
+
+
+def _scored(data: SuiteData, task: Task) -> dict[str, FoundSplit]:
+    """The scored splits that exist, of which there must be one."""
+    found = _existing(data, task, task.numbers)
+    return found or {n: _find(data, task, spec) for n, spec in task.numbers.items()}
 
 
 def _find(data: SuiteData, task: Task, spec: SplitSpec) -> FoundSplit:
     """A split that must exist."""
-    place = _folders(task, spec), spec.split
+    place = _place(task, spec)
     if (split := data.find(*place)) is None:
         raise InputError(f"task {task.name}: {data.missing(*place)}")
     return split
@@ -354,9 +333,6 @@ def read_rows(
         choices: sequences that every row must have; 0 means as many as the first row has.
         labelled: whether to read labels and groups, and to skip rows without text; if not, labels
             are NaN whatever the data contains, since every row needs an answer.
-
-    Raises:
-        InputError: there are none, or one does not fit the task.
     """
     texts: list[Texts] = []
     labels: list[Any] = []

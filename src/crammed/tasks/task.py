@@ -248,10 +248,7 @@ class Task(Section):
 def pieces(template: str) -> list[tuple[str, str | None]]:
     """The pieces of a template: literal text, and the column that follows it, or None.
 
-    A template without braces is the name of a column.
-
-    Raises:
-        ValueError: the template cannot be filled in.
+    A template without braces is the name of a column. A `ValueError` says why one is no template.
     """
     if "{" not in template and "}" not in template:
         return [("", template)]
@@ -359,11 +356,7 @@ class Suite(Section):
         return next(filter(None, map((self.hub or {}).get, folders)), None)
 
     def select(self, names: Iterable[str]) -> list[Task]:
-        """The tasks with these names.
-
-        Raises:
-            InputError: a name is unknown.
-        """
+        """The tasks with these names, each once."""
         chosen = list(dict.fromkeys(names))
         if unknown := [name for name in chosen if name not in self.tasks]:
             raise InputError(f"suite {self.name}: {no_such('task', unknown[0], self.tasks)}")
