@@ -49,8 +49,7 @@ def test_the_files_of_an_archive(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("make", [zipped, tarred])
-def test_names_that_lead_elsewhere_lead_nowhere(tmp_path: Path, make: object) -> None:
-    assert callable(make)
+def test_names_that_lead_elsewhere_lead_nowhere(tmp_path: Path, make: Any) -> None:
     files = {"../up.txt": b"up", "/etc/x.txt": b"root", "a\x1b[1m.jsonl": b"{"}
     (tmp_path / "a.tar").write_bytes(make(files))
     suffix = "zip" if make is zipped else "tar"
@@ -94,9 +93,8 @@ def test_an_archive_of_nothing_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [zipped, tarred])
-def test_json_without_text_beside_text_is_left_out(tmp_path: Path, make: object) -> None:
+def test_json_without_text_beside_text_is_left_out(tmp_path: Path, make: Any) -> None:
     """As in a folder (tests/data/preparing/test_sources.py)."""
-    assert callable(make)
     archive = tmp_path / ("a.zip" if make is zipped else "a.tar")
     files = {
         "in/manifest.json": b'[{"source": "a"}]',

@@ -89,6 +89,10 @@ SAMPLES: dict[str, tuple[str, list[str]]] = {
         _plain(("text", "label"), ['"Yes."', "no", '"No, it is."'], "\t"),
         ['"Yes."', "no", '"No, it is."'],
     ),
+    "closed-two-rows-later.tsv": (
+        'n\ttext\n1\t"To begin so,\r\n2\tand to go on\n3\tended"\n',
+        ['"To begin so,', "and to go on", 'ended"'],
+    ),
     "never-closed.tsv": (
         _plain(("text", "label"), ['"So', "no", 'a ""b"" c'], "\t"),
         ['"So', "no", 'a ""b"" c'],

@@ -340,18 +340,6 @@ def test_an_array_is_read_object_by_object(tmp_path: Path, monkeypatch: pytest.M
     assert "a.json.gz, record 1: cut off, or longer than 9,000 characters" in refusal(file)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
-def test_quotation_marks_in_tables(tmp_path: Path, suffix: str) -> None:
-    """Those of a CSV quote; those of a TSV do if it looks so, and otherwise no row is lost."""
-    file = tmp_path / f"a{suffix}"
-    mark = "," if suffix == ".csv" else "\t"
-    file.write_text('n,text\n1,"a ""b"" c"\n2,"d\ne"\n'.replace(",", mark))
-    assert read(file) == ['a "b" c', "d\ne"]
-    file.write_text('n\ttext\n1\t"To begin so,\r\n2\tand to go on\n3\tended"\n')
-    if suffix == ".tsv":
-        assert read(file) == ['"To begin so,', "and to go on", 'ended"']
-
-
 @pytest.mark.parametrize(
     ("content", "fault"),
     [

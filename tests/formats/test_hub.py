@@ -20,6 +20,7 @@ from crammed.errors import InputError
 from crammed.formats import hub
 from crammed.formats.hub import SHORT_NAMES, HubDataset, open_parts, parse_name
 from support.corpora import prepared
+from support.samples import COMPRESS, json_lines
 from support.text import documents
 
 
@@ -112,9 +113,8 @@ def test_documents_of_the_pile_are_selected_by_metadata(near: Path) -> None:
     records = [{"text": str(n), "meta": {"pile_set_name": names[n % 3]}} for n in range(9)]
     (near / "pile/train").mkdir(parents=True)
     for number in range(3):
-        lines = "".join(json.dumps(r) + "\n" for r in records[3 * number : 3 * number + 3])
         file = near / f"pile/train/{number:02d}.jsonl.zst"
-        file.write_bytes(pa.Codec("zstd").compress(lines.encode(), asbytes=True))
+        file.write_bytes(COMPRESS[".zst"](json_lines(records[3 * number : 3 * number + 3])))
     hub.SHORT_NAMES["the-pile"] = HubDataset(str(near / "pile"))
     natural = {"meta.pile_set_name": ["Wikipedia (en)", "Gutenberg (PG-19)"]}
     streamed = read("hub:the-pile", where=natural)

@@ -46,12 +46,9 @@ def test_truth_values_as_labels(value: Any, names: tuple[str, ...], place: int) 
     assert class_number(value, names) == place
 
 
-def test_spaces_around_a_class_are_shown() -> None:
+def test_a_label_that_is_no_class_is_refused_with_the_classes() -> None:
     with pytest.raises(ValueError, match="label 'wet' is not one of ' wet', dry"):
         class_number("wet", (" wet", "dry"))
-
-
-def test_a_truth_value_is_not_a_label_among_three() -> None:
     with pytest.raises(ValueError, match="label True is not one of a, b, c"):
         class_number(True, ("a", "b", "c"))
 

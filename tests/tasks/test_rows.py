@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import csv
-import io
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import pytest
 from crammed.errors import InputError
 from crammed.tasks.read import read_task, tasks_in
 from crammed.tasks.task import load_suite
+from support.samples import FORMATS
 from support.tasks import TWO, Rows, read, read_mine, refusal, row, suite_of
 from support.text import write_rows
 
@@ -111,12 +110,10 @@ def test_pairs_and_templates(tmp_path: Path) -> None:
 
 def test_tables_hold_labels_as_text(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
+    table = FORMATS[".csv"]([row('a "b", c', "1"), row("two\nlines", "0")])
     for split in ("train", "validation"):
-        table = io.StringIO()
-        csv.writer(table).writerows([("text", "label"), ('a "b", c', "1"), ("two\nlines", "0")])
-        (tmp_path / f"mine/{split}.csv").write_text(table.getvalue())
-    suite = suite_of(labels=2)
-    data = read_mine(tmp_path, suite)
+        (tmp_path / f"mine/{split}.csv").write_bytes(table)
+    data = read_mine(tmp_path, suite_of(labels=2))
     assert data.train.texts == [('a "b", c',), ("two\nlines",)]
     assert data.train.labels.tolist() == [1, 0]
 

@@ -85,11 +85,7 @@ class Corpus:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open `path`.
-
-        Raises:
-            InputError: it is not a corpus, or a file is missing or does not have its listed size.
-        """
+        """Raise an `InputError` if a file is missing or does not have its listed size."""
         self.path = path
         try:
             text = read_text(path / "manifest.json")
@@ -153,11 +149,7 @@ class Corpus:
         return migrate({"corpus": self.sha256, "data": data, "tokenizer": tokenizer})
 
     def order(self, name: str) -> Tokens:
-        """A stored order: the row at each place, [rows].
-
-        Raises:
-            InputError: the corpus does not store it.
-        """
+        """A stored order: the row at each place, [rows]; an `InputError` if it is not stored."""
         if name not in self.orders:
             stored = ", ".join(("random", *self.orders))
             raise InputError(
@@ -169,9 +161,8 @@ class Corpus:
     def read(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows with these numbers, [len(indices), row_length].
 
-        Raises:
-            InputError: a file was cut off since the corpus was opened. If that happens during the
-                read itself, the process dies of SIGBUS, which cannot be caught.
+        A file that was cut off since the corpus was opened is an `InputError`. If that happens
+        during the read itself, the process dies of SIGBUS, which cannot be caught.
         """
         rows = np.empty((len(indices), self.row_length), np.int64)
         files = np.searchsorted(self._first_rows, indices, side="right") - 1
@@ -234,11 +225,7 @@ class RowStream:
     """
 
     def __init__(self, corpus: Corpus, seed: int, order: OrderConfig | None = None) -> None:
-        """Begin with the first epoch.
-
-        Args:
-            order: which the corpus must store; None for a random one, another for every epoch.
-        """
+        """Begin with the first epoch; without `order`, each epoch has another random one."""
         self._corpus = corpus
         self._seed = seed
         self._config = order or OrderConfig()

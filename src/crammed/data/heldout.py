@@ -91,9 +91,6 @@ def heldout_rows(
 
     Args:
         framed: whether [SEP] ends each document, as in the rows that the model is trained on.
-
-    Raises:
-        InputError: as for `cut_rows`, or the tokenizer lacks special tokens.
     """
     sep = Specials.of(tokenizer).sep if framed else None
     encode = tokenizer.encode_batch_fast

@@ -42,7 +42,12 @@ _ODD = re.compile(rb"(?<!\r)\r{2,%d}\n|\r(?!\n)" % _MOST_RETURNS)
 """A line end as some programs write it, with further carriage returns, or such a return alone."""
 
 
-class Tap(io.RawIOBase):
+class _Readable(io.RawIOBase):
+    def readable(self) -> bool:
+        return True
+
+
+class Tap(_Readable):
     """Hashes what is read from a file, and counts its bytes."""
 
     sha256: str | None = None
@@ -52,9 +57,6 @@ class Tap(io.RawIOBase):
         self._raw = raw
         self._sha256 = hashlib.sha256()
         self.bytes = 0
-
-    def readable(self) -> bool:
-        return True
 
     def readinto(self, buffer: Any) -> int | None:
         count = self._raw.readinto(buffer)
@@ -134,7 +136,7 @@ def with_line_feeds(stream: io.BufferedReader, *, always: bool) -> io.BufferedRe
     return io.BufferedReader(_Translated(stream, translate), BUFFER)
 
 
-class _Unpacked(io.RawIOBase):
+class _Unpacked(_Readable):
     """The content of a .bz2 or .xz file, whose streams follow one another.
 
     Where what follows a stream begins no other, Python's own readers leave out the rest silently.
@@ -144,9 +146,6 @@ class _Unpacked(io.RawIOBase):
         self._source = source
         self._new = new
         self._stream = new()
-
-    def readable(self) -> bool:
-        return True
 
     def readinto(self, buffer: Any) -> int:
         content = b""
@@ -170,7 +169,7 @@ class _Unpacked(io.RawIOBase):
         return rest
 
 
-class _Translated(io.RawIOBase):
+class _Translated(_Readable):
     """A stream whose pieces pass through a function, which gets no bytes at the end."""
 
     def __init__(self, stream: BinaryIO, translate: Callable[[bytes], bytes]) -> None:
@@ -178,9 +177,6 @@ class _Translated(io.RawIOBase):
         self._translate = translate
         self._ready = memoryview(b"")
         self._ended = False
-
-    def readable(self) -> bool:
-        return True
 
     def readinto(self, buffer: Any) -> int:
         while not self._ready and not self._ended:

@@ -27,6 +27,8 @@ from crammed.tasks.task import MOST_LABELS, PAIRS, SplitSpec, Suite, Task
 
 Placed = Iterable[tuple[str, Record]]
 """Records with their places, for messages."""
+Place = tuple[tuple[str, ...], str]
+"""The folders that may hold a split, and its name."""
 
 
 def folder_of(data: str) -> Path | None:
@@ -43,11 +45,7 @@ def tasks_in(suite: Suite, data: Path | None) -> list[str]:
         there = [name for name, task in suite.tasks.items() if suite.on_hub(task.folders)]
         return there or list(suite.tasks)
     opened = open_data(suite, data)
-    names = [
-        name
-        for name, task in suite.tasks.items()
-        if any(opened.find(*_place(task, spec)) for spec in _needed(task))
-    ]
+    names = [n for n, task in suite.tasks.items() if any(opened.find(*p) for p in _needed(task))]
     if not names:
         raise _no_tasks(suite, data)
     return names
@@ -64,8 +62,7 @@ def all_tasks(suite: Suite, data: Path | None, say: Callable[[str], None] | None
         return there
     root = FolderData(data)
     for task in (task for name, task in suite.tasks.items() if name not in there):
-        places = [_place(task, spec) for spec in _needed(task)]
-        if (place := next((p for p in places if root.has_folder(p[0])), None)) is None:
+        if (place := next((p for p in _needed(task) if root.has_folder(p[0])), None)) is None:
             continue
         missing = root.missing(*place)
         if say is None:
@@ -75,15 +72,16 @@ def all_tasks(suite: Suite, data: Path | None, say: Callable[[str], None] | None
     return there
 
 
-def _needed(task: Task) -> Iterable[SplitSpec]:
+def _needed(task: Task) -> list[Place]:
     """The splits of which a task needs one: the training split or, of minimal-pairs, the scored."""
-    return task.numbers.values() if task.kind == PAIRS else (SplitSpec(split=task.train),)
+    specs = task.numbers.values() if task.kind == PAIRS else [SplitSpec(split=task.train)]
+    return [_place(task, spec) for spec in specs]
 
 
 def splits_in(suite: Suite, data: Path | None) -> list[tuple[FoundSplit, list[Task]]]:
     """All existing splits of the suite's tasks, training, scored and test, each with its tasks."""
     opened = open_data(suite, data)
-    places: dict[tuple[tuple[str, ...], str], list[Task]] = {}
+    places: dict[Place, list[Task]] = {}
     for task in suite.tasks.values():
         specs = (SplitSpec(split=task.train), *task.numbers.values(), *task.test.values())
         for place in dict.fromkeys(_place(task, spec) for spec in specs):
@@ -220,8 +218,7 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _place(task: Task, spec: SplitSpec) -> tuple[tuple[str, ...], str]:
-    """The folders that may hold a split, and its name."""
+def _place(task: Task, spec: SplitSpec) -> Place:
     return ((spec.folder,) if spec.folder else task.folders), spec.split
 
 
