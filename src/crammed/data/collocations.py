@@ -14,16 +14,11 @@ from torch import Tensor
 
 from crammed.data.masking import mix
 
-LONGEST = 5
-"""Most tokens of a group."""
-FEWEST = 10
-"""How often a group has to occur."""
-SHARE = 0.5
-"""Share of the tokens that are in groups."""
-MOST_TOKENS = 4_000_000
-"""How many tokens of the text are counted."""
-_SAMPLE = 2000
-"""Rows in which the share is measured."""
+LONGEST = 5  # tokens of a group
+FEWEST = 10  # times that a group has to occur
+SHARE = 0.5  # of the tokens are in groups
+MOST_TOKENS = 4_000_000  # of the text are counted
+_SAMPLE = 2000  # rows in which the share is measured
 
 
 def hashes(rows: Tensor, size: int) -> Tensor:

@@ -17,8 +17,7 @@ from crammed.formats.remote import Remote
 from crammed.quantity import quantity
 from crammed.terminal.progress import Progress
 
-_AT_ONCE = 8
-"""Files that are copied at a time."""
+_AT_ONCE = 8  # files that are copied
 _MANIFEST = "manifest.json"
 
 Item = TypeVar("Item")

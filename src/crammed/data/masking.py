@@ -18,8 +18,7 @@ from crammed.data.tokenization.tokenizer import Specials
 from crammed.keys import key
 
 _LOW = 0xFFFFFFFF
-SPAN = 3.8
-"""Mean words of a span (Joshi et al. 2020)."""
+SPAN = 3.8  # words on average (Joshi et al. 2020)
 
 
 class Beginnings(Protocol):

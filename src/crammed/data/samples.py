@@ -10,14 +10,11 @@ from pathlib import Path
 from crammed.files.writing import write_gzip
 from crammed.formats.lines import json_values
 
-SAMPLES_OF_A_SHARD = 3
-"""Samples that each step keeps from one shard."""
-MOST_SAMPLES = 20
-"""Dropped documents that a corpus keeps from each step."""
+SAMPLES_OF_A_SHARD = 3  # for each step
+MOST_SAMPLES = 20  # of a corpus, for each step
 SAMPLE_CHARACTERS = 500
 
-Sample = dict[str, str]
-"""Keys: step, source, text."""
+Sample = dict[str, str]  # with the keys step, source and text
 _FILE = "dropped.jsonl.gz"
 
 

@@ -43,6 +43,7 @@ from crammed.formats.records import (
     json_records,
     look_up,
     parquet_columns,
+    shown_names,
     without_surrogates,
 )
 from crammed.formats.restructured import text_of_restructured
@@ -52,8 +53,6 @@ from crammed.formats.streams import BUFFER, COMPRESSIONS, Tap
 from crammed.formats.tables import csv_records, tabbed_records
 from crammed.formats.warc import archived_pages
 from crammed.formats.web import read_whole, text_of_page
-
-_MOST_SHOWN = 500  # characters of a list of names
 
 
 class NoField(InputError):
@@ -88,18 +87,18 @@ class ReadOptions:
                 value = look_up(record, key)
             except KeyError:
                 return None
-            written = [str(value)]
+            written = {str(value)}
             if value is None or isinstance(value, bool):
-                written.append(json.dumps(value))
-            if not any(each in allowed for each in written):
+                written.add(json.dumps(value))
+            if written.isdisjoint(allowed):
                 return None
         try:
             text = look_up(record, self.text_field)
         except KeyError:
-            names = without_surrogates(" ".join(", ".join(columns or record).split()))  # on a line
+            known = shown_names(columns or record)
             raise NoField(
-                f"{place}: no field {self.text_field!r} (it has: {names[:_MOST_SHOWN]}); choose "
-                "another with data.text_field=NAME"
+                f"{place}: no field {self.text_field!r} (it has: {known}); choose another with "
+                "data.text_field=NAME"
             ) from None
         if text is None:
             return ""  # common in tables; the cleaning step `empty` drops and counts it
@@ -115,7 +114,6 @@ class ReadOptions:
 
 
 DocumentReader = Callable[[File, ReadOptions, Faults], Iterator[str]]
-"""Yields the documents of a file in order."""
 
 
 def format_of(path: str | PurePath) -> str | None:

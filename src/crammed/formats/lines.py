@@ -70,8 +70,7 @@ class Faults:
         self.ignored += others.ignored
 
 
-STOP = Faults()
-"""Stops at the first fault."""
+STOP = Faults()  # at the first one
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from crammed.formats.lines import (
 )
 
 BATCH = 128  # rows made into Python objects at a time: books of a megabyte must fit in memory
+_MOST_SHOWN = 500  # characters of a list of names
 
 Record = Mapping[str, Any]
 Records = Iterator[tuple[str, Record]]
@@ -172,6 +173,11 @@ def look_up(record: Record, key: str) -> Any:
     if not dot or not isinstance(nested, Mapping):
         raise KeyError(key)
     return look_up(nested, inner)
+
+
+def shown_names(names: Iterable[str]) -> str:
+    """Names of columns for a message, on one line."""
+    return without_surrogates(" ".join(", ".join(names).split()))[:_MOST_SHOWN]
 
 
 def without_surrogates(text: str) -> str:

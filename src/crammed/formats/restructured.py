@@ -44,8 +44,7 @@ _SUBSTITUTION = re.compile(r"(?<!\w)\|(?=\S)([^|\n]*\S)\|_{0,2}(?!\w)")
 _STRONG = re.compile(r"(?<![\w*\\])(\*\*?)(?=[^\s*])(.{0,1000}?[^\s*\\])\1(?![\w*])", re.DOTALL)
 _REFERENCE = re.compile(r"(?<![\w.])([A-Za-z][A-Za-z0-9]*)__?(?!\w)")
 _ESCAPE = re.compile(r"\\(?:\s|(\S))")
-_NOWHERE = 1 << 30
-"""More than any indentation."""
+_NOWHERE = 1 << 30  # more than any indentation
 
 
 def text_of_restructured(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Literal
 from crammed.errors import InputError
 from crammed.formats import lines
 from crammed.formats.lines import STOP, Faults, File, Numbered, lines_of, open_lines
-from crammed.formats.records import Records, check_names
+from crammed.formats.records import Records, check_names, shown_names
 from crammed.quantity import counted
 
 _QUOTED = re.compile(r'(^|[,;|\t])"(?:[^"]|"")*"')
@@ -19,7 +19,6 @@ _QUOTED = re.compile(r'(^|[,;|\t])"(?:[^"]|"")*"')
 _DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
 _LOOKED_AT = 1 << 20  # characters
 _LONGEST_CELL = 100  # lines; a quotation mark that is not closed for longer does not begin a cell
-_MOST_SHOWN = 500  # characters of a list of names
 
 
 def csv_records(file: File, faults: Faults = STOP, text_field: str | None = None) -> Records:
@@ -187,9 +186,8 @@ def _columns(cells: list[str], place: str, text_field: str | None) -> list[str]:
         return cells
     if text_field.isdecimal() and 0 < int(text_field) <= len(cells):
         return [str(number) for number in range(1, len(cells) + 1)]
-    shown = " ".join(", ".join(cells).split())  # without line breaks
     raise InputError(
-        f"{place}: no column {text_field!r} (it has: {shown[:_MOST_SHOWN]}); name another with "
+        f"{place}: no column {text_field!r} (it has: {shown_names(cells)}); name another with "
         "data.text_field=NAME or, if this line is a row already, by the column's number, such as "
         "data.text_field=1"
     )

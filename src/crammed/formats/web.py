@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from crammed.errors import InputError
@@ -66,11 +67,8 @@ def encoding_of(page: bytes, charset: str | None = None) -> str:
     if charset and (name := map_encoding_to_html5(charset, fallback_utf8=False)):
         return str(name)
     if b"\x1b" not in page:  # the escapes of ISO-2022 are ASCII
-        try:
+        with suppress(UnicodeDecodeError):
             page.decode()
-        except UnicodeDecodeError:
-            pass
-        else:
             return "utf-8"
     return detect_encoding(page, from_html_meta=True) or "utf-8"
 

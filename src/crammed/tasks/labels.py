@@ -15,8 +15,7 @@ UNLABELLED = (-1, "-1", None, "")
 """Labels of rows without a label, as in test splits."""
 UNTAGGED = (-1, -100, "-1", "-100", None)
 """Tags of words that are ignored in training and scoring; tables hold them as text."""
-MOST_VALUE = 3.4e38
-"""The values of regression labels are kept in 32 bits."""
+MOST_VALUE = 3.4e38  # regression labels are kept in 32 bits
 _LISTED = re.compile(r"""\[(\s*|['"\[].*|[-+\d.\s,eE]+|[^\[\]]*,[^\[\]]*)\]""", re.DOTALL)
 """A list as programs print it, but not a name such as ``[PAD]``, nor several in a row."""
 QUOTED = re.compile(r"""\[['"].*['"]\]""", re.DOTALL)
@@ -149,10 +148,9 @@ def _in_json(text: str) -> list[Any]:
 
 def flag_of(value: Any) -> bool:
     """The value of a column of 0/1 for one label."""
-    if value in (True, False):  # 1 and 1.0 too
-        return bool(value)
-    if isinstance(value, str) and value.strip().lower() in ("0", "1", "0.0", "1.0"):
-        return value.strip().startswith("1")
-    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
-        return value.strip().lower() == "true"
+    flag = value.strip().lower() if isinstance(value, str) else value
+    if flag in (True, "1", "1.0", "true"):  # also the numbers 1 and 1.0
+        return True
+    if flag in (False, "0", "0.0", "false"):
+        return False
     raise ValueError(f"{value!r} is neither 0 nor 1")

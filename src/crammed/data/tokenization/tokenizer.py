@@ -19,10 +19,8 @@ from crammed.files.regular import read_text
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """Special tokens of every tokenizer trained here; their ids are their positions in this list."""
 PAD, UNK, CLS, SEP, MASK = range(len(SPECIALS))
-MOST_IDS = 1 << 24
-"""More than any vocabulary has."""
-NOT_ASCII = r"[^\x00-\x7F]"
-"""Regular expression of a character outside ASCII."""
+MOST_IDS = 1 << 24  # more than any vocabulary has
+NOT_ASCII = r"[^\x00-\x7F]"  # regular expression
 
 _NAMES = {
     "pad": ("[PAD]", "<pad>"),
@@ -111,15 +109,13 @@ def load_tokenizer(path: Path) -> Tokenizer:
         InputError: there is no tokenizer, it is damaged, or it lacks a special token.
     """
     file = path / "tokenizer.json" if path.is_dir() else path
-    try:
-        text = read_text(file)
-    except OSError as error:
-        raise InputError(
-            f"no tokenizer at {path}: name a tokenizer.json, or a folder that holds one"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise _not_a_tokenizer(file) from error
     with library_faults(file):
+        try:
+            text = read_text(file)
+        except OSError as error:
+            raise InputError(
+                f"no tokenizer at {path}: name a tokenizer.json, or a folder that holds one"
+            ) from error
         return _completed(json.loads(text), file)
 
 
@@ -152,11 +148,9 @@ def library_faults(file: Path) -> Iterator[None]:
     except BaseException as error:  # nothing more precise is raised; Rust code panics
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise _not_a_tokenizer(file) from error
-
-
-def _not_a_tokenizer(file: Path) -> InputError:
-    return InputError(f"{file} is not a tokenizer.json of the tokenizers library, or damaged")
+        raise InputError(
+            f"{file} is not a tokenizer.json of the tokenizers library, or damaged"
+        ) from error
 
 
 def _completed(values: Any, file: Path) -> Tokenizer:

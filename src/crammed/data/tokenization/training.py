@@ -48,16 +48,14 @@ _MUCH = 0.01
 _LONGEST_WORD = 1000
 """WordPiece turns words of more than 100 characters into [UNK], and the time to train on a word
 grows with the square of its length."""
-_MOST_BYTES = 4192
-"""SentencePiece leaves out longer words."""
+_MOST_BYTES = 4192  # of a word: SentencePiece leaves out longer ones
 _BPE_WORDS = (
     r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}\p{M}\x{200C}\x{200D}]+| ?\p{N}+"
     r"| ?[^\s\p{L}\p{M}\p{N}\x{200C}\x{200D}]+|\s+(?!\S)|\s+"
 )
 """The words of GPT-2, except that letters keep their marks, such as the vowel signs of Hindi and
 Thai, and the joiners of Persian."""
-_SPACE = "\u2581"
-"""Stands for a space in SentencePiece's tokens."""
+_SPACE = "\u2581"  # as SentencePiece writes a space
 _PIECE = 10_000
 """Characters in a piece of text that is sampled or left out as a whole."""
 _PIECE_OF_WORD = 1000
