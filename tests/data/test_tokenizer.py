@@ -302,9 +302,6 @@ def test_a_tokenizer_without_a_mask_or_none_at_all_is_refused(tmp_path: Path) ->
         load_tokenizer(tmp_path)
     with pytest.raises(InputError, match="no tokenizer at"):
         load_tokenizer(tmp_path / "nowhere.json")
-    (tmp_path / "other.json").write_text('{"model": {}}')
-    with pytest.raises(InputError, match=r"is not a tokenizer\.json"):
-        load_tokenizer(tmp_path / "other.json")
 
 
 def _hostile(values: Any, draw: random.Random) -> Any:
@@ -349,7 +346,15 @@ def test_damaged_tokenizers_are_one_line(tmp_path: Path, kind: str) -> None:
             assert vocabulary_size(tokenizer) < MOST_IDS
     assert 100 < len(messages) < 300
     assert not any("\n" in message for message in messages)
-    for content in (b"", b"[" * 100_000, b"{}", b"5", b"\xff", json.dumps(whole)[:-9].encode()):
+    for content in (
+        b"",
+        b"[" * 100_000,
+        b"{}",
+        b'{"model": {}}',
+        b"5",
+        b"\xff",
+        json.dumps(whole)[:-9].encode(),
+    ):
         file.write_bytes(content)
         with pytest.raises(InputError, match=r"is not a tokenizer\.json"):
             load_tokenizer(file)

@@ -178,14 +178,6 @@ def test_values_are_named_as_json_or_python_has_them(tmp_path: Path) -> None:
         assert read(file, where={"ok": [name]}) == [found]
 
 
-def test_another_field_of_the_lines(tmp_path: Path) -> None:
-    file = tmp_path / "a.jsonl"
-    file.write_text('{"body": "hello"}\n\n')
-    assert read(file, text_field="body") == ["hello"]
-    assert "line 1: no field 'text' (it has: body)" in refusal(file)
-    assert "data.text_field=NAME" in refusal(file)
-
-
 @pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".csv"])
 def test_byte_order_marks(tmp_path: Path, suffix: str) -> None:
     content = {".txt": "hello\n", ".jsonl": '{"text": "hello"}\n', ".csv": "text\nhello\n"}[suffix]
@@ -254,11 +246,14 @@ def test_a_name_that_two_columns_have_is_refused(tmp_path: Path, suffix: str, ma
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".arrow"])
 def test_values_that_are_not_text(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"a{suffix}"
-    file.write_bytes(FORMATS[suffix]([{"text": "good", "n": 1}, {"text": None, "n": 2}]))
+    rows = [{"text": "good", "n": 1, "title": "A"}, {"text": None, "n": 2, "title": "B"}]
+    file.write_bytes(FORMATS[suffix](rows))
     place = "line" if suffix == ".jsonl" else "row"
     assert read(file) == ["good", ""]  # dropped later, and counted
+    assert read(file, text_field="title") == ["A", "B"]
     assert f"{place} 1: field 'n' is int, not text" in refusal(file, text_field="n")
-    assert "no field 'body' (it has: text, n)" in refusal(file, text_field="body")
+    lacking = "no field 'body' (it has: text, n, title); choose another with data.text_field=NAME"
+    assert f"{place} 1: {lacking}" in refusal(file, text_field="body")
 
 
 def test_broken_json_lines(tmp_path: Path) -> None:

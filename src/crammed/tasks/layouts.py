@@ -108,12 +108,10 @@ class FolderData:
     def find(self, folders: Sequence[str], split: str) -> FoundSplit | None:
         """A split of a task, from the first of `folders` that has it; None if none has."""
         for folder in self._candidates(folders):
-            found = glue_data_split(folder, _spellings(split))
-            if found is not None:
+            if (found := glue_data_split(folder, _spellings(split))) is not None:
                 return found
             for spelling in _spellings(split):
-                files = _files(folder, spelling) or _files(folder / "data", spelling)
-                if files:
+                if files := _files(folder, spelling) or _files(folder / "data", spelling):
                     return FileSplit(files)
         return None
 
@@ -136,10 +134,8 @@ class FolderData:
         """Existing folders that may hold the task's splits, likeliest first."""
         inside = sorted(each for each in self.root.iterdir() if each.is_dir())
         for name in folders:
-            exact = self.root / name
-            if exact in inside:
-                yield exact
-            yield from (e for e in inside if e != exact and _plain(e.name) in _plain_names(name))
+            alike = [each for each in inside if _plain(each.name) in _plain_names(name)]
+            yield from sorted(alike, key=lambda each: each.name != name)
         called = _plain(self.root.resolve().name)
         if tuple(folders) == self.own or any(called in _plain_names(name) for name in folders):
             yield self.root

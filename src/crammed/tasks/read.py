@@ -74,8 +74,9 @@ def all_tasks(suite: Suite, data: Path | None, say: Callable[[str], None] | None
 
 def _needed(task: Task) -> list[Place]:
     """The splits of which a task needs one: the training split or, of minimal-pairs, the scored."""
-    specs = task.numbers.values() if task.kind == PAIRS else [SplitSpec(split=task.train)]
-    return [_place(task, spec) for spec in specs]
+    if task.kind == PAIRS:
+        return [_place(task, spec) for spec in task.numbers.values()]
+    return [(task.folders, task.train)]
 
 
 def splits_in(suite: Suite, data: Path | None) -> list[tuple[FoundSplit, list[Task]]]:

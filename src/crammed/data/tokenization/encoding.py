@@ -47,7 +47,7 @@ class CorpusTokenizer:
             self._by_chunk.add_special_tokens([_SEPARATOR])
             self._by_chunk.encode_special_tokens = False
             self._separator = int(self._by_chunk.token_to_id(_SEPARATOR) or 0)
-            plain = {**values, "normalizer": None, "added_tokens": []}
+            plain: dict[str, Any] = {**values, "normalizer": None, "added_tokens": []}
             self._by_word = _plain({**plain, "pre_tokenizer": {"type": "WhitespaceSplit"}})
             self._begins_word = np.ones(self.vocab_size, np.bool_)
             for piece, number in values["model"]["vocab"].items():
