@@ -102,8 +102,7 @@ def training_splits(suite: Suite, data: Path | None) -> dict[str, FoundSplit]:
     tuned = [task for task in tasks if task.kind != PAIRS]
     if not tuned:
         raise InputError(f"suite {suite.name} has no task to learn texts from: all are {PAIRS}")
-    found = {task.name: opened.find(task.folders, task.train) for task in tuned}
-    splits = {name: split for name, split in found.items() if split is not None}
+    splits = {t.name: split for t in tuned if (split := opened.find(t.folders, t.train))}
     if not splits:
         raise _no_tasks(suite, data)
     scored = [_existing(opened, task, {**task.numbers, **task.test}) for task in tasks]
@@ -135,10 +134,8 @@ def training_texts(task: Task, data: Path | None, suite: Suite) -> Iterator[str]
 
 def _no_tasks(suite: Suite, data: Path | None) -> InputError:
     folders = ", ".join(" or ".join(task.folders) for task in suite.tasks.values())
-    return InputError(
-        f"{data or 'the hub'} holds no task of suite {suite.name}, which should be in folders "
-        f"{folders}"
-    )
+    where = f"of suite {suite.name}, which should be in folders {folders}"
+    return InputError(f"{data or 'the hub'} holds no task {where}")
 
 
 def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True) -> TaskData:
