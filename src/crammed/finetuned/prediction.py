@@ -17,9 +17,9 @@ from torch import nn
 from crammed.config import ComputeConfig
 from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone, inner
-from crammed.evaluation.finetuning.batches import EncodedSplit, of_words
+from crammed.evaluation.finetuning.batches import EncodedSplit
 from crammed.evaluation.finetuning.engine import Numerics, predict
-from crammed.evaluation.finetuning.task import sequences_of
+from crammed.evaluation.finetuning.task import tokenized
 from crammed.evaluation.finetuning.vectors import PairClassifier
 from crammed.evaluation.scores.predictions import Outputs, probabilities
 from crammed.extras import import_extra
@@ -104,19 +104,14 @@ class Predictor:
         Raises:
             InputError: they are not finite: the weights are damaged.
         """
-        words = self.description.task.kind == "tokens"
-        texts, sequences = sequences_of(rows, apart=self.description.apart)
-        tokens = self.backbone.tokenize(texts, self.longest, words=words)
-        counts = np.array([len(texts) for texts in rows.texts], np.int64) if words else None
-        labels = np.zeros(len(rows) if counts is None else int(counts.sum()), np.float32)
-        device = self.numerics.device
-        encoded = EncodedSplit(tokens, labels, sequences, self.backbone.pad, device, counts)
-        outputs = self.description.scale.undone(predict(self.model, encoded, self.numerics))
+        described, backbone, device = self.description, self.backbone, self.numerics.device
+        given = backbone, rows, described.task.kind, self.longest
+        tokens, sequences, counts = tokenized(*given, apart=described.apart)
+        encoded = EncodedSplit(tokens, None, sequences, backbone.pad, device, counts)
+        outputs = described.scale.undone(predict(self.model, encoded, self.numerics))
         if not np.isfinite(outputs).all():
-            raise InputError(f"{self.backbone.name} computes no finite numbers: fine-tune again")
-        if counts is None:
-            return outputs, tokens.cut
-        return of_words(outputs, tokens, counts, self.description.majority), tokens.cut
+            raise InputError(f"{backbone.name} computes no finite numbers: fine-tune again")
+        return encoded.of_words(outputs, described.majority), tokens.cut
 
     def predict(self, file: Path) -> Iterator[tuple[Record, dict[str, Any]]]:
         """Each row of a file, see `open_file`, and what the model says of it: see `answer`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ class EncodedSplit:
 
     Args:
         tokens: C sequences for each row.
-        labels: those of `Rows`; for kind tokens one for each word.
+        labels: those of `Rows`; for kind tokens one for each word; None only predicts.
         choices: C.
         pad: id of the padding token.
         word_counts: [N] the number of words in each sequence, for kind tokens; None for others.
@@ -49,7 +50,7 @@ class EncodedSplit:
     def __init__(
         self,
         tokens: Tokenized,
-        labels: NDArray[np.float32],
+        labels: NDArray[np.float32] | None,
         choices: int,
         pad: int,
         device: torch.device,
@@ -66,7 +67,13 @@ class EncodedSplit:
         self._starts = torch.from_numpy(tokens.offsets[:-1]).to(device)
         self._lengths = torch.from_numpy(self.lengths).to(device)
         self.labels_tokens = word_counts is not None
-        values = labels if word_counts is None else _token_labels(tokens, labels, word_counts)
+        self._words = len(self) if word_counts is None else int(word_counts.sum())
+        values: NDArray[Any] = np.zeros(self._words, np.float32) if labels is None else labels
+        if word_counts is not None:
+            token, word = self._places = word_places(tokens, word_counts)
+            of_words, values = values, np.full(len(tokens.ids), -100, np.int64)
+            values[token] = of_words[word]
+            values[values < 0] = -100
         self._labels = torch.from_numpy(values).to(device)
 
     def __len__(self) -> int:
@@ -97,16 +104,20 @@ class EncodedSplit:
             labels = self._labels[rows]
         return Batch(ids, mask, types, labels)
 
+    def of_words(self, outputs: NDArray[np.float32], majority: int) -> NDArray[np.float32]:
+        """For kind tokens, the outputs of each word's first token, [W, L]; for others, all.
 
-def _token_labels(
-    tokens: Tokenized, labels: NDArray[np.float32], word_counts: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """For the first token of each word, the word's label; -100 for all other tokens."""
-    token, word = word_places(tokens, word_counts)
-    values = np.full(len(tokens.ids), -100, np.int64)
-    values[token] = labels[word]
-    values[values < 0] = -100
-    return values
+        Args:
+            outputs: as from `predict`.
+            majority: the class predicted for words that were truncated.
+        """
+        if not self.labels_tokens:
+            return outputs
+        token, word = self._places
+        words = np.zeros((self._words, outputs.shape[1]), np.float32)
+        words[:, majority] = 1.0
+        words[word] = outputs[token]
+        return words
 
 
 def word_places(
@@ -122,26 +133,6 @@ def word_places(
     token = np.flatnonzero(tokens.words >= 0)
     sequence = np.repeat(np.arange(len(word_counts)), np.diff(tokens.offsets))
     return token, first[sequence[token]] + tokens.words[token]
-
-
-def of_words(
-    outputs: NDArray[np.float32],
-    tokens: Tokenized,
-    word_counts: NDArray[np.int64],
-    majority: int,
-) -> NDArray[np.float32]:
-    """The outputs of each word's first token, [W, L].
-
-    Args:
-        outputs: [T, L] of all tokens.
-        word_counts: [N] the number of words in each sequence.
-        majority: the class predicted for words that were truncated.
-    """
-    words = np.zeros((int(word_counts.sum()), outputs.shape[1]), np.float32)
-    words[:, majority] = 1.0
-    token, word = word_places(tokens, word_counts)
-    words[word] = outputs[token]
-    return words
 
 
 def epoch_batches(

@@ -21,7 +21,6 @@ from crammed.errors import InputError, in_one_line
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
-from crammed.evaluation.finetuning.batches import EncodedSplit, of_words
 from crammed.evaluation.finetuning.engine import CaptureFailed, Numerics, finetune, predict
 from crammed.evaluation.finetuning.probing import probe
 from crammed.evaluation.finetuning.task import FinetuneTask, TokenizedSplit
@@ -271,7 +270,7 @@ def _together(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[Jo
         if protocol.probe is not None:
             yield from _probed(group, backbone, protocol.probe, numerics)
             return
-        train = _encoded(task.train, backbone.pad, numerics.device)
+        train = task.train.encoded(backbone.pad, numerics.device)
         models = [_model(backbone, job, protocol).to(numerics.device) for job in group]
         names = [(task.name, job.seed) for job in group]
         steps = protocol.epochs * (len(train) // protocol.batch)
@@ -335,17 +334,11 @@ def _outputs(
     model: nn.Module, split: TokenizedSplit, task: FinetuneTask, pad: int, numerics: Numerics
 ) -> NDArray[np.float32]:
     """A model's outputs for the rows of a split, or, for kind tokens, for its words."""
-    tokens, labels, counts = split.read()
-    rows = EncodedSplit(tokens, labels, split.choices, pad, numerics.device, counts)
+    rows = split.encoded(pad, numerics.device)
     outputs = task.scale.undone(predict(model, rows, numerics))
     if not np.isfinite(outputs).all():
         raise ValueError("fine-tuning diverged: outputs are not finite")
-    return outputs if counts is None else of_words(outputs, tokens, counts, task.majority_class)
-
-
-def _encoded(split: TokenizedSplit, pad: int, device: torch.device) -> EncodedSplit:
-    tokens, labels, counts = split.read()
-    return EncodedSplit(tokens, labels, split.choices, pad, device, counts)
+    return rows.of_words(outputs, task.majority_class)
 
 
 @lru_cache(maxsize=1)

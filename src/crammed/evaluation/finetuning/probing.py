@@ -91,8 +91,7 @@ def probe(
 def _features(mean: nn.Module, split: TokenizedSplit, pad: int, numerics: Numerics) -> Vectors:
     """Features of each row, [R, D], or [R, 4 * D] of two texts."""
     tokens, _, _ = split.read()
-    none: NDArray[np.float32] = np.zeros(len(tokens.offsets) - 1, np.float32)
-    vectors = predict(mean, EncodedSplit(tokens, none, 1, pad, numerics.device), numerics)
+    vectors = predict(mean, EncodedSplit(tokens, None, 1, pad, numerics.device), numerics)
     if not np.isfinite(vectors).all():
         raise ValueError("the encoder's hidden states are not finite")
     if split.choices == 1:

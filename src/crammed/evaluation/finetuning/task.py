@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from crammed.config import Section
@@ -16,7 +17,8 @@ from crammed.config.base import PositiveFloat
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.tokens import Tokenized
 from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
-from crammed.tasks.rows import Rows, Texts
+from crammed.evaluation.finetuning.batches import EncodedSplit
+from crammed.tasks.rows import Rows
 from crammed.tasks.task import Task, TaskKind
 
 SCALED = "labels outside -10 to 10"
@@ -94,14 +96,14 @@ class TokenizedSplit:
         loaded = load_arrays(self.path)
         assert loaded is not None, self.path
         arrays, about = loaded
-        tokens = Tokenized(
-            arrays["ids"],
-            arrays["offsets"],
-            arrays.get("types"),
-            arrays.get("words"),
-            about["cut"],
-        )
+        types, words = arrays.get("types"), arrays.get("words")
+        tokens = Tokenized(arrays["ids"], arrays["offsets"], types, words, about["cut"])
         return tokens, arrays["labels"], arrays.get("counts")
+
+    def encoded(self, pad: int, device: torch.device) -> EncodedSplit:
+        """The rows on a device."""
+        tokens, labels, counts = self.read()
+        return EncodedSplit(tokens, labels, self.choices, pad, device, counts)
 
 
 @dataclass(frozen=True)
@@ -151,18 +153,21 @@ class SplitWriter:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def write(self, split: str, rows: Rows) -> TokenizedSplit:
-        words = self.task.kind == "tokens"
-        texts, sequences = sequences_of(rows, apart=self.apart)
-        tokens = self.backbone.tokenize(texts, self.max_length, words=words)
-        counts = np.array([len(texts) for texts in rows.texts], np.int64) if words else None
+        given = self.backbone, rows, self.task.kind, self.max_length
+        tokens, sequences, counts = tokenized(*given, apart=self.apart)
         written = TokenizedSplit(self.scratch / f"{next(self._numbers)}.npz", sequences)
         written.write(tokens, self.scale.scaled(rows.labels), counts)
         self.cut[split] = tokens.cut
         return written
 
 
-def sequences_of(rows: Rows, *, apart: bool) -> tuple[Sequence[Texts], int]:
-    """The texts of each sequence, and how many sequences a row has."""
-    if not apart:
-        return rows.texts, rows.choices
-    return [(text,) for pair in rows.texts for text in pair], 2
+def tokenized(
+    backbone: Backbone, rows: Rows, kind: TaskKind, max_length: int, *, apart: bool
+) -> tuple[Tokenized, int, NDArray[np.int64] | None]:
+    """Rows as tokens, how many sequences each has, and for kind tokens the words of each."""
+    texts, sequences = rows.texts, rows.choices
+    if apart:
+        texts, sequences = [(text,) for pair in rows.texts for text in pair], 2
+    words = kind == "tokens"
+    counts = np.array([len(texts) for texts in rows.texts], np.int64) if words else None
+    return backbone.tokenize(texts, max_length, words=words), sequences, counts

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from crammed.evaluation.backbones.base import Backbone
@@ -107,5 +105,4 @@ def encoded(
 ) -> EncodedSplit:
     """Texts as tokens, at most `length` of each."""
     tokens = backbone.tokenize(texts, length, words=False)
-    labels: NDArray[np.float32] = np.zeros(len(texts), np.float32)
-    return EncodedSplit(tokens, labels, 1, backbone.pad, device)
+    return EncodedSplit(tokens, None, 1, backbone.pad, device)
