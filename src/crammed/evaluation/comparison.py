@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,20 +131,16 @@ def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, str]:
 
 def _scores_of(suite: Suite, folder: Path) -> dict[str, Any]:
     scores = read_scores(folder)
-    if suite.name not in scores["suites"]:
-        raise InputError(_without(suite.name, folder, scores["suites"]))
-    return scores
-
-
-def _without(suite: str, folder: Path, there: Iterable[str]) -> str:
-    """A message that a folder has no scores of a suite, naming the suites that it has."""
-    others = [name for name in there if name not in WITHOUT_FINETUNING]
+    if suite.name in scores["suites"]:
+        return scores
+    lacks = f"{folder} holds no scores of {suite.name}"
+    others = [name for name in scores["suites"] if name not in WITHOUT_FINETUNING]
     if not others:
-        return f"{folder} holds no scores of {suite}: evaluate that model first (--data)"
+        raise InputError(f"{lacks}: evaluate that model first (--data)")
     one = others[0] if others[0] in suite_names() else f"{others[0]}.yaml"
-    return (
-        f"{folder} holds no scores of {suite}, but it has scores of {', '.join(others)}: "
-        f"add --suite {one}, or evaluate that model on {suite} first (--data)"
+    raise InputError(
+        f"{lacks}, but it has scores of {', '.join(others)}: "
+        f"add --suite {one}, or evaluate that model on {suite.name} first (--data)"
     )
 
 

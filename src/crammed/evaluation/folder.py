@@ -180,7 +180,7 @@ class EvaluationFolder:
 
     def _holds_anything(self) -> bool:
         """Whether a score is there, or what one fine-tuned model predicts."""
-        return bool(self.scores()["suites"]) or any(self.path.glob("predictions/**/*.npz"))
+        return bool(read_scores(self.path)["suites"]) or any(self.path.glob("predictions/**/*.npz"))
 
     def save_gold(self, suite: str, name: str, rows: Rows, about: dict[str, Any]) -> None:
         """Save the labels that outputs are scored against.
@@ -193,31 +193,24 @@ class EvaluationFolder:
         about = {**about, "groups": rows.groups, "choices": rows.choices, "index": rows.index}
         about["positive"] = rows.positive
         arrays: Arrays = {"labels": rows.labels, "counts": np.asarray(counts, np.int64)}
-        save_arrays(_gold_file(self.path, suite, name), arrays, about)
+        save_arrays(_named(self.path, f"gold/{suite}/{name}.npz"), arrays, about)
 
     def save_resampled(self, suite: str, name: str, medians: NDArray[np.float64]) -> None:
         """Save a score's bootstrap resamples, which the intervals of means need."""
-        save_arrays(self._resampled_file(suite, name), {"medians": medians}, {})
-
-    def resampled(self, suite: str, name: str) -> NDArray[np.float64] | None:
-        """What `save_resampled` saved, if anything."""
-        loaded = load_arrays(self._resampled_file(suite, name))
-        return loaded[0]["medians"] if loaded is not None else None
+        save_arrays(_named(self.path, f"resampled/{suite}/{name}.npz"), {"medians": medians}, {})
 
     def save_told(self, suite: str, name: str, told: dict[str, Any]) -> None:
         """Save how the median seed tells classes, for `read_told`."""
-        write_json(_told_file(self.path, suite, name), told)
+        write_json(_named(self.path, f"told/{suite}/{name}.json"), told)
 
-    def _resampled_file(self, suite: str, name: str) -> Path:
-        return _named(self.path, f"resampled/{suite}/{name}.npz")
-
-    def scores(self) -> dict[str, Any]:
-        """Every score so far, see `read_scores`."""
-        return read_scores(self.path)
+    def scores(self, suite: str) -> dict[str, Any]:
+        """The suite's scores so far."""
+        scores: dict[str, Any] = read_scores(self.path)["suites"].get(suite, {"tasks": {}})
+        return scores
 
     def save_suite(self, suite: str, values: dict[str, Any]) -> None:
         """Save the scores of a suite with what the folder is of, keeping those of other suites."""
-        suites = {**self.scores()["suites"], suite: values}
+        suites = {**read_scores(self.path)["suites"], suite: values}
         described = read_json(self.path / "evaluation.json") or {}
         whole = {**described, "environment": self._environment, "suites": suites}
         write_json(self.path / "scores.json", whole)
@@ -228,7 +221,7 @@ class EvaluationFolder:
         Args:
             but: the names of scores that are computed again.
         """
-        scores = self.scores()["suites"].get(suite, {"tasks": {}})
+        scores = self.scores(suite)
         tasks = scores["tasks"].items()
         kept = {name: score for name, score in tasks if name in but or "failed" not in score}
         if len(kept) < len(tasks):
@@ -238,11 +231,9 @@ class EvaluationFolder:
         """Order the scores of tasks as their suite does, take its means, and save both."""
         order = [name for task in suite.tasks.values() for name in task.numbers]
         scores["tasks"] = {n: scores["tasks"][n] for n in order if n in scores["tasks"]}
-        resampled = {
-            name: medians
-            for name in scores["tasks"]
-            if (medians := self.resampled(suite.name, name)) is not None
-        }
+        files = {n: _named(self.path, f"resampled/{suite.name}/{n}.npz") for n in scores["tasks"]}
+        loaded = {name: load_arrays(file) for name, file in files.items()}
+        resampled = {name: found[0]["medians"] for name, found in loaded.items() if found}
         scores["means"] = suite_means(suite, scores["tasks"], resampled)
         self.save_suite(suite.name, scores)
         return scores
@@ -322,13 +313,9 @@ def read_told(folder: Path, suite: str, name: str) -> Told | None:
     Raises:
         InputError: the file is damaged.
     """
-    file = _told_file(folder, suite, name)
+    file = _named(folder, f"told/{suite}/{name}.json")
     values = read_json(file)
     return None if values is None else validated(Told, values, str(file))
-
-
-def _told_file(folder: Path, suite: str, name: str) -> Path:
-    return _named(folder, f"told/{suite}/{name}.json")
 
 
 def read_gold(folder: Path, suite: str, name: str) -> tuple[Rows, dict[str, Any]]:
@@ -337,7 +324,7 @@ def read_gold(folder: Path, suite: str, name: str) -> tuple[Rows, dict[str, Any]
     Raises:
         InputError: the file is missing.
     """
-    arrays, about = _required(_gold_file(folder, suite, name))
+    arrays, about = _required(_named(folder, f"gold/{suite}/{name}.npz"))
     count = len(arrays["labels"]) * about["choices"]
     texts = [("",) * n for n in arrays["counts"].tolist()] or [("",)] * count
     kept = {name: about[name] for name in ("choices", "groups", "index")}
@@ -360,10 +347,6 @@ def read_outputs(
     if key is not None and about.get("key") != key:
         raise InputError(f"{folder}: {task} was not scored after its data changed: evaluate again")
     return outputs
-
-
-def _gold_file(folder: Path, suite: str, name: str) -> Path:
-    return _named(folder, f"gold/{suite}/{name}.npz")
 
 
 def _named(folder: Path, name: str) -> Path:

@@ -53,7 +53,7 @@ def scores_of(
     models = {"": cache(partial(backbone.masked_lm, device))}  # loaded once, and only if needed
     if evaluator.untrained:
         models[", untrained"] = cache(partial(backbone.untrained_masked_lm, device))
-    scores = folder.scores()["suites"].get(suite.name, {"tasks": {}})
+    scores = folder.scores(suite.name)
     for task in pairs:
         found = read_pairs_of(task, data, suite)
         for name in task.numbers:

@@ -6,7 +6,6 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from crammed.config import Protocol
@@ -75,7 +74,7 @@ class SuiteEvaluator:
         suite: Suite,
         names: Sequence[str],
         data: Path | None,
-        given: Mapping[str, TaskData] = MappingProxyType({}),
+        given: Mapping[str, TaskData],
     ) -> Scores:
         """Fine-tune on every task with every seed, then score.
 
@@ -243,7 +242,7 @@ class SuiteEvaluator:
         self, suite: Suite, finished: Sequence[PreparedTask], failures: dict[str, str]
     ) -> Scores:
         """Score the tasks whose jobs are finished, compute the means, and save both."""
-        scores: Scores = self.folder.scores()["suites"].get(suite.name, {"tasks": {}})
+        scores = self.folder.scores(suite.name)
         linear = self._linear(scores["tasks"], finished)
         for each in self.progress.track("scoring", finished, len(finished), unit="task"):
             for name in each.task.numbers:  # one whose split is gone would be of another model

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from crammed.errors import CrammedError, InputError
-from crammed.evaluation.backbones.huggingface_files import find
+from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.evaluation import Request, evaluate
 from crammed.evaluation.finetuning.arrays import load_arrays
 from crammed.evaluation.finetuning.task import LabelScale
@@ -60,7 +60,8 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
     if protocol.probe is not None:
         raise InputError("a probe trains no model to keep: name another --protocol")
     suite, task = _task_of(request, progress)
-    model = _exported(request.model)
+    own = has_trained_model(Path(request.model))
+    model = str(exported_model(Path(request.model))) if own else request.model
     data = folder_of(request.data)
     with scratch_folder() as scratch:
         weights = scratch / "model.safetensors"
@@ -75,16 +76,16 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
         result = evaluate(asked, progress)
         read = read_task(task, data, suite, test=False)
         apart = result["protocol"].get("pairs") == "apart" and task.has_pairs
-        described = _description(request.model, task, read, result, apart=apart)
-        source = find(model)[1]
+        encoder, source = BackboneSpec(request.model).files()
+        described = _description(encoder, task, read, result, apart=apart)
         with new_folder(out) as folder:
             write_model(folder, source, weights, described)
             trust = "auto_map" in (read_json(folder / "config.json") or {})
             judged = _judged(folder, request, read, suite, result, weights.with_suffix(".npz"))
             write_text(folder / "README.md", describe(described, judged, trust=trust))
-    own = {suite.name: {"tasks": described.scores, "means": []}}
+    suites = {suite.name: {"tasks": described.scores, "means": []}}
     about = {"out": str(out), "scores": described.scores, "classes": judged.classes()}
-    return {**result, "model": described.encoder, "suites": own, **about}
+    return {**result, "model": encoder, "suites": suites, **about}
 
 
 def _task_of(request: Request, progress: Progress) -> tuple[Suite, Task]:
@@ -103,15 +104,8 @@ def _task_of(request: Request, progress: Progress) -> tuple[Suite, Task]:
     return suite, task
 
 
-def _exported(model: str) -> str:
-    """The Hugging Face folder of a run, or what was named."""
-    if not has_trained_model(Path(model)):
-        return model
-    return str(exported_model(Path(model)))
-
-
 def _description(
-    model: str, task: Task, data: TaskData, result: dict[str, Any], *, apart: bool
+    encoder: str, task: Task, data: TaskData, result: dict[str, Any], *, apart: bool
 ) -> Description:
     (scores,) = (each["tasks"] for each in result["suites"].values())
     return Description(
@@ -121,7 +115,7 @@ def _description(
         majority=data.train.majority_class() if task.kind == "tokens" else 0,
         apart=apart,
         scale=LabelScale.of(task.kind, data.train.labels),
-        encoder=Path(model).resolve().name if has_trained_model(Path(model)) else result["model"],
+        encoder=encoder,
         seed=result["seed"],
         scores={name: scores[name] for name in task.numbers if name in scores},
     )
