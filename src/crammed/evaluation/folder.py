@@ -46,19 +46,16 @@ ELSEWHERE = "choose another folder with --into"
 
 
 def default_folder(model: str, protocol: str | Protocol | None) -> Path:
-    """The folder for a model's scores if none is given.
+    """The folder for a model's scores if none is given, which must not be a link.
 
     Args:
         model: a run directory, a Hugging Face folder or a name on the hub.
-        protocol: name or file of the protocol, if one was given; others do not count.
-
-    Raises:
-        InputError: it is a link.
+        protocol: only a protocol that was named, or its file, has a folder of its own.
     """
     suffix = f"-{Path(protocol).stem}" if isinstance(protocol, str) else ""
     if has_trained_model(Path(model)):
         return refuse_link(Path(model) / f"evaluation{suffix}")
-    name = _path_name(Path(model)) if Path(model).exists() else str(model).strip("/.")
+    name = _path_name(Path(model)) if Path(model).exists() else model.strip("/.")
     return refuse_link(Path("evaluations") / (re.sub(rf"[^\w{marks()}.-]+", "-", name) + suffix))
 
 
@@ -91,16 +88,14 @@ def scores_folder(named: str, protocol: str | None) -> Path:
 
 
 class EvaluationFolder:
-    """An evaluation folder, locked against other processes.
+    """An evaluation folder of a model and a protocol, locked against other processes.
 
     Args:
-        backbone: the model; its ``sha256`` decides whether the folder belongs to it.
-        protocol: the hyperparameters; the number of seeds may change.
         elsewhere: what to do where the folder holds other scores.
 
     Raises:
-        InputError: the folder holds other files, or scores of another model or protocol, or is in
-            use.
+        InputError: the folder holds other files, or scores of a model with another ``sha256`` or
+            by other hyperparameters, or is in use.
     """
 
     def __init__(
@@ -136,26 +131,25 @@ class EvaluationFolder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._created and kind is InputError and not self._holds_anything():
+        failed = self._created and kind is InputError
+        if failed and not (self._fine_tuned() or read_scores(self.path)["suites"]):
             empty(self.path, self._before)
             remove_if_empty(self._made)
         self._lock.release()
 
+    def _fine_tuned(self) -> bool:
+        """Whether the predictions of a model are here."""
+        return any(self.path.glob("predictions/**/*.npz"))
+
     def threads(self, usual: int) -> int | None:
         """CPU threads of each fine-tuning job in this folder: the same bits need the same number.
 
-        Args:
-            usual: what to keep to from now on, if nothing has been fine-tuned yet.
-
-        Returns:
-            None if an older version has fine-tuned here without keeping to a number.
-
-        Raises:
-            InputError: the number in ``evaluation.json`` is none.
+        It is `usual` if nothing has been fine-tuned yet, and None if an older version has
+        fine-tuned here without keeping to a number.
         """
         described = self.path / "evaluation.json"
         found = read_json(described) or {}
-        if "threads" not in found and not any(self.path.glob("predictions/**/*.npz")):
+        if "threads" not in found and not self._fine_tuned():
             found["threads"] = usual
             write_json(described, found)
         threads = found.get("threads")
@@ -166,11 +160,7 @@ class EvaluationFolder:
         return threads
 
     def numerics(self, now: str) -> list[str]:
-        """The devices and number formats that models were fine-tuned with here before.
-
-        Args:
-            now: that of the models that follow, which is added.
-        """
+        """The devices and number formats of the models fine-tuned here before; `now` is added."""
         described = self.path / "evaluation.json"
         found = read_json(described) or {}
         before = list(found.get("numerics", []))
@@ -178,16 +168,11 @@ class EvaluationFolder:
             write_json(described, {**found, "numerics": [*before, now]})
         return before
 
-    def _holds_anything(self) -> bool:
-        """Whether a score is there, or what one fine-tuned model predicts."""
-        return bool(read_scores(self.path)["suites"]) or any(self.path.glob("predictions/**/*.npz"))
-
     def save_gold(self, suite: str, name: str, rows: Rows, about: dict[str, Any]) -> None:
-        """Save the labels that outputs are scored against.
+        """Save the labels that outputs are scored against, and a description for `read_gold`.
 
         Args:
-            about: what `read_gold` returns with the rows; must contain ``task``, the task's
-                settings.
+            about: must contain ``task``, the task's settings.
         """
         counts = [len(t) for t in rows.texts] if about["task"]["kind"] == "tokens" else []
         about = {**about, "groups": rows.groups, "choices": rows.choices, "index": rows.index}
@@ -216,11 +201,7 @@ class EvaluationFolder:
         write_json(self.path / "scores.json", whole)
 
     def drop_failures(self, suite: str, but: Container[str]) -> None:
-        """Drop what a suite has of failed tasks, such as tasks that the data no longer has.
-
-        Args:
-            but: the names of scores that are computed again.
-        """
+        """Drop the failures of a suite, `but` those of scores that are computed again."""
         scores = self.scores(suite)
         tasks = scores["tasks"].items()
         kept = {name: score for name, score in tasks if name in but or "failed" not in score}
@@ -240,7 +221,7 @@ class EvaluationFolder:
 
 
 def _other(found: dict[str, Any], model: dict[str, Any], settings: dict[str, Any]) -> str | None:
-    """Of what else the scores in a folder are than of this model by this protocol."""
+    """What other model or protocol the scores in a folder are of, in words."""
     if found["model"]["sha256"] != model["sha256"]:
         return f"of another model, {found['model']['name']}"
     # Settings that earlier versions lacked are written only if they are not the default.
@@ -271,10 +252,7 @@ def _described(folder: Path) -> dict[str, Any] | None:
 def read_scores(folder: Path) -> dict[str, Any]:
     """``{"schema", "model", "protocol", "suites": {name: scores}}`` of an evaluation folder.
 
-    Those written since there was an ``"environment"`` also have that.
-
-    Raises:
-        InputError: it is not an evaluation folder, or its scores are damaged.
+    There is also ``"environment"`` in all but the oldest.
     """
     described = _described(folder)
     if described is None:
@@ -308,22 +286,14 @@ def _are_scores(found: dict[str, Any]) -> bool:
 
 
 def read_told(folder: Path, suite: str, name: str) -> Told | None:
-    """How the median seed tells classes; None in older evaluations.
-
-    Raises:
-        InputError: the file is damaged.
-    """
+    """How the median seed tells classes; None in older evaluations."""
     file = _named(folder, f"told/{suite}/{name}.json")
     values = read_json(file)
     return None if values is None else validated(Told, values, str(file))
 
 
 def read_gold(folder: Path, suite: str, name: str) -> tuple[Rows, dict[str, Any]]:
-    """What `EvaluationFolder.save_gold` saved: rows without their texts, and their description.
-
-    Raises:
-        InputError: the file is missing.
-    """
+    """What `EvaluationFolder.save_gold` saved: rows without their texts, and their description."""
     arrays, about = _required(_named(folder, f"gold/{suite}/{name}.npz"))
     count = len(arrays["labels"]) * about["choices"]
     texts = [("",) * n for n in arrays["counts"].tolist()] or [("",)] * count
@@ -338,10 +308,8 @@ def read_outputs(
     """The outputs for every split of the model fine-tuned with one seed.
 
     Args:
-        key: of the job that the labels were saved with; None if an older version saved them.
-
-    Raises:
-        InputError: the file is missing, or of another job than the labels.
+        key: of the job that the labels were saved with, which must be that of the outputs; None if
+            an older version saved them.
     """
     outputs, about = _required(outputs_file(folder, suite, task, seed, trained=True))
     if key is not None and about.get("key") != key:
@@ -360,13 +328,9 @@ def outputs_file(folder: Path, suite: str, task: str, seed: int, *, trained: boo
 
 
 def submission_key(file: str, sha256: str) -> str:
-    """The key of the outputs for the rows of a leaderboard's file.
+    """The key of the outputs for the rows, with this digest, of a leaderboard's file.
 
-    It depends on the rows: if they have changed, the outputs for the old rows do not count as
-    finished, and are never combined with the new rows.
-
-    Args:
-        sha256: digest of the rows.
+    Outputs for other rows do not count as finished, and are never combined with these.
     """
     return f"test/{file}/{sha256[:16]}"
 

@@ -1,4 +1,4 @@
-"""The interface that evaluation needs from an encoder, one of our runs or a Hugging Face model."""
+"""The interface that evaluation needs from an encoder."""
 
 from __future__ import annotations
 
@@ -34,19 +34,17 @@ class Backbone(Protocol):
     shape_sha256: str
     """Digest of configuration and tokenizer, on which the untrained model depends."""
     parameters: int
-    """Number of parameters, including the masked-language-model head if a class for it exists."""
+    """Their number, with the masked-language-model head if a class for it exists."""
     width: int | None
-    """Width of the hidden states; None if unknown."""
+    """Of the hidden states; None if unknown."""
     max_length: int
     """Length of the longest sequence in tokens, special tokens included."""
     trained_length: int
     """Length of the longest sequence it was pretrained on; `max_length` if unknown."""
     pad: int
-    """Id of the padding token."""
+    """Id of a token, as are `mask` and `sep`, which ends a sentence."""
     mask: int | None
-    """Id of the mask token, if there is one."""
     sep: int | None
-    """Id of the token that ends a sentence, if there is one."""
     tokenizer: Any
     """A `tokenizers.Tokenizer`, or a tokenizer of transformers."""
     specials: frozenset[int]
@@ -56,10 +54,8 @@ class Backbone(Protocol):
         """Tokenize texts or pairs; a sequence that is too long loses the end of its longer text.
 
         Args:
+            max_length: at most the model's.
             words: each tuple holds the words of one sequence, not one or two texts.
-
-        Raises:
-            InputError: `max_length` exceeds the model's.
         """
         ...
 
@@ -103,7 +99,7 @@ class Backbone(Protocol):
             dropout: everywhere in the model, in place of what its configuration says.
 
         Raises:
-            InputError: the model's library has no such classifier for this architecture.
+            InputError: transformers has no such classifier for this architecture.
         """
         ...
 
@@ -111,16 +107,12 @@ class Backbone(Protocol):
         """The pretrained masked language model.
 
         Raises:
-            InputError: the weights do not include a masked-language-model head.
+            InputError: the weights have no masked-language-model head.
         """
         ...
 
     def untrained_masked_lm(self, device: torch.device) -> SparseMaskedLM:
-        """The masked language model with random weights, always the same.
-
-        Raises:
-            InputError: the model's library has no masked language model for this architecture.
-        """
+        """The masked language model with random weights, which are always the same."""
         ...
 
 

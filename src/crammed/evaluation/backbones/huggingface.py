@@ -36,6 +36,8 @@ _SINGLE = {"torch_dtype": torch.float32}
 """transformers 5, which takes `dtype` under this name too, else rounds as config.json says."""
 _OF_HEADS = re.compile("classif|qa_")
 """What tells keys of dropout in the heads of tasks from those in the encoder."""
+WRAPPED = "model"
+"""Begins the names of the weights of a classifier of transformers in one of `classifier`."""
 
 
 class HuggingFaceBackbone:
@@ -43,9 +45,6 @@ class HuggingFaceBackbone:
 
     Args:
         folder: contains config.json, the weights and the tokenizer.
-
-    Attributes:
-        config: as transformers reads it.
 
     Raises:
         InputError: one of these is missing or damaged, or needs something that is not installed or
@@ -118,11 +117,7 @@ class HuggingFaceBackbone:
         return _Wrapped(model.eval(), _HIDDEN)
 
     def encoder_to_train(self, seed: int, dropout: float) -> nn.Module:
-        """The encoder with this dropout, called like that of `encoder`, on the CPU.
-
-        Args:
-            seed: decides weights that the folder does not have, such as a pooler's.
-        """
+        """As `encoder`, with this dropout; the seed decides weights that the folder lacks."""
         model, _ = self._load("AutoModel", seed, **dict.fromkeys(self.encoder_dropouts(), dropout))
         return _Wrapped(model, _HIDDEN)
 
@@ -147,7 +142,6 @@ class HuggingFaceBackbone:
         return _Wrapped(self._to_tune(kind, seed, trained, dropout, num_labels=outputs))
 
     def _to_tune(self, kind: str, seed: int, trained: bool, dropout: float, **settings: int) -> Any:
-        """A model of this class in training mode, as of `classifier`."""
         config = deepcopy(self.config)
         config.update({**dict.fromkeys(self.dropouts(), dropout), **settings})
         model = self._untrained(kind, config, seed)
@@ -168,11 +162,7 @@ class HuggingFaceBackbone:
         return model.float()
 
     def finetuned(self, *, every_token: bool) -> nn.Module:
-        """The classifier in the folder, in evaluation mode; called like that of `classifier`.
-
-        Raises:
-            InputError: the folder holds an encoder without a classifier.
-        """
+        """The classifier in the folder, in evaluation mode; called like that of `classifier`."""
         model, lost = self._load(_classifier_class(every_token))
         if lost:
             raise InputError(f"{self.name} is not fine-tuned: its weights lack {_some(lost)}")
@@ -191,16 +181,16 @@ class HuggingFaceBackbone:
         return {k: v for k, v in values if _DROPOUT.fullmatch(k) and type(v) in (int, float)}
 
     def encoder_dropouts(self) -> dict[str, float]:
-        """The keys of the configuration that are dropout in the encoder, with their values."""
+        """Those of `dropouts` that are not in the head of a task."""
         return {k: v for k, v in self.dropouts().items() if not _OF_HEADS.search(k)}
 
     def masked_lm_to_train(
         self, seed: int, dropout: float | None
     ) -> tuple[HuggingFaceMaskedLM, set[str]]:
-        """The masked language model on the CPU, and the weights that the folder does not have.
+        """The masked language model on the CPU, and the weights that the folder lacks.
 
         Args:
-            seed: decides those, which are random.
+            seed: decides those.
             dropout: in place of every dropout of the encoder; None keeps its own.
         """
         more = {} if dropout is None else dict.fromkeys(self.encoder_dropouts(), dropout)
@@ -221,10 +211,10 @@ class HuggingFaceBackbone:
         return HuggingFaceMaskedLM(model.to(device).eval())
 
     def _load(self, kind: str, seed: int | None = None, **more: Any) -> tuple[Any, set[str]]:
-        """A model of this class in float32, and the names of the weights missing in the folder.
+        """A model of this class in float32, and the names of the weights that the folder lacks.
 
         Args:
-            seed: decides those weights; None leaves them to the state of the generator.
+            seed: decides those; None leaves them to the state of the generator.
         """
         import transformers
 
@@ -255,7 +245,7 @@ class HuggingFaceBackbone:
         """The masked language model without storage for its weights.
 
         Raises:
-            InputError: there is no such class for this kind of encoder.
+            InputError: transformers has no such class for this kind of encoder.
         """
         import transformers
 
@@ -303,10 +293,6 @@ def _classifier_class(every_token: bool) -> str:
     return f"AutoModelFor{'Token' if every_token else 'Sequence'}Classification"
 
 
-WRAPPED = "model"
-"""Begins the names of the weights of a classifier of transformers in one of `classifier`."""
-
-
 _LOGITS, _HIDDEN = attrgetter("logits"), attrgetter("last_hidden_state")
 
 
@@ -336,7 +322,7 @@ class _Wrapped(nn.Module):
 
 
 def inner(model: nn.Module) -> Any:
-    """The model of transformers in one that `HuggingFaceBackbone` has made."""
+    """The model of transformers in one that `HuggingFaceBackbone` has wrapped."""
     return getattr(model, WRAPPED)
 
 

@@ -35,12 +35,7 @@ _OF_VECTORS = ("modules.json", "sentence_bert_config.json", "*_Pooling/config.js
 
 
 def find(spec: str) -> tuple[str, Path]:
-    """Name and folder of a model; a hub model is downloaded unless it is cached.
-
-    Raises:
-        InputError: there is no such folder and no such model on the hub, or transformers is not
-            installed.
-    """
+    """Name and folder of a model; a hub model is downloaded unless it is cached."""
     import_extra("transformers", "hf", "a Hugging Face model")
     path = Path(spec)
     if path.is_dir():
@@ -62,11 +57,7 @@ def find(spec: str) -> tuple[str, Path]:
 
 
 def check_tokenizer_files(folder: Path) -> None:
-    """Check that there is a tokenizer, since transformers may blame a missing library instead.
-
-    Raises:
-        InputError: the folder holds no file of a tokenizer.
-    """
+    """Check that there is a tokenizer, since transformers may blame a missing library instead."""
     if not any(file for pattern in _TOKENIZER for file in folder.glob(pattern)):
         raise InputError(f"{folder} holds no tokenizer (such as tokenizer.json)")
 
@@ -75,9 +66,8 @@ def model_files(folder: Path) -> list[Path]:
     """The files that determine what the model computes.
 
     Raises:
-        InputError: there are no weights, config.json does not name the model type, asks for
-            impossible sizes or for code, or stands for another file, there is an adapter, or an
-            index of weights is damaged or points outside the folder.
+        InputError: something is missing or damaged, asks for impossible sizes or for code, or
+            points to other files.
     """
     for file in folder.iterdir():  # transformers reads more of them than are listed here
         if not file.is_dir():
@@ -119,9 +109,9 @@ def model_files(folder: Path) -> list[Path]:
 
 
 def _settings(values: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """The keys and values of a configuration and all those inside it.
+    """The keys and values of a configuration and of the parts inside it.
 
-    What a key names for several parts of a model comes with the name of that key.
+    An implementation that is named for each part of a model comes with the key of the whole.
     """
     if isinstance(values, dict):
         for name, value in values.items():
@@ -170,7 +160,6 @@ def is_weights(file: Path) -> bool:
 
 
 def copy_all_but_weights(source: Path, folder: Path) -> None:
-    """Copy the files of a model, except those that `is_weights`, into another folder."""
     for file in model_files(source):
         if not is_weights(file):
             shutil.copyfile(file, folder / file.name)

@@ -32,11 +32,7 @@ def run_files(run: Path) -> list[Path]:
 
 
 class RunBackbone:
-    """A model trained here; `crammed.evaluation.backbones.base.Backbone` documents the members.
-
-    Args:
-        run: its run directory.
-    """
+    """A model trained here; `crammed.evaluation.backbones.base.Backbone` documents the members."""
 
     def __init__(self, run: Path) -> None:
         final = load_trained(run)

@@ -20,8 +20,7 @@ class BackboneSpec:
 
     Attributes:
         spec: a run directory, a Hugging Face folder, or a name on the hub.
-        trust_remote_code: whether Python code that comes with a model may run, if it is not that
-            of this package.
+        trust_remote_code: whether Python code of others that comes with a model may run.
     """
 
     spec: str
@@ -31,8 +30,7 @@ class BackboneSpec:
         """Load the encoder.
 
         Raises:
-            InputError: there is no such model, a part of it is missing or damaged, or it needs
-                something that is not installed or not allowed.
+            InputError: it is missing or damaged, or needs what is not installed or not allowed.
         """
         path = Path(self.spec)
         if has_trained_model(path) and not is_adapted(path):
@@ -40,13 +38,7 @@ class BackboneSpec:
         return HuggingFaceBackbone(*self.files(), trust_remote_code=self.trust_remote_code)
 
     def files(self) -> tuple[str, Path]:
-        """Name and folder of a Hugging Face model, downloaded unless it is cached.
-
-        Of a run, it is the exported model.
-
-        Raises:
-            InputError: there is no such model.
-        """
+        """Name and folder of a run's export or a Hugging Face model, downloaded if need be."""
         path = Path(self.spec)
         if has_trained_model(path):
             return path.resolve().name, exported_model(path)
@@ -62,11 +54,7 @@ class BackboneSpec:
 
 
 def local_digest(folder: Path) -> str:
-    """The `Backbone.sha256` of the model in a folder, without loading the model.
-
-    Raises:
-        InputError: the folder holds no model.
-    """
+    """The `Backbone.sha256` of the model in a folder, without loading the model."""
     if is_adapted(folder):
         folder = exported_model(folder)
     return digest(run_files(folder) if has_trained_model(folder) else model_files(folder))

@@ -110,15 +110,8 @@ def by_python(
     words: bool,
     filler: int,
 ) -> Tokenized:
-    """Tokenize with a transformers tokenizer written in Python.
-
-    Args:
-        filler: id that replaces a sequence without any tokens.
-    """
-    special = (
-        tokenizer.num_special_tokens_to_add(),
-        tokenizer.num_special_tokens_to_add(pair=True),
-    )
+    """The same with a transformers tokenizer written in Python."""
+    special = [tokenizer.num_special_tokens_to_add(pair=pair) for pair in (False, True)]
     unknown = [] if tokenizer.unk_token_id is None else [tokenizer.unk_token_id]
 
     def encoded(row: Texts) -> _Sequence:
