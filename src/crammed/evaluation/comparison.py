@@ -29,7 +29,6 @@ class Comparison:
     Attributes:
         a, b: names of the models, or their folders of scores if the names are the same.
         entries: what `crammed.evaluation.scores.compare.compare` returns.
-        notes: whether the models are the same, and why their differences were not tested.
         probed: whether nothing was fine-tuned, so that there are no seeds.
     """
 
@@ -50,11 +49,7 @@ class Comparison:
 
 
 def check_other(a: Path, b: Path, suite: str) -> None:
-    """Check that B can be compared with, before A is evaluated.
-
-    Raises:
-        InputError: B holds no scores of the suite, or is the folder of A.
-    """
+    """Check, before A is evaluated, that B is another folder and holds scores of the suite."""
     if a.resolve() == b.resolve():
         raise InputError(f"A and B are both {a}: name two different evaluation folders")
     if suite in WITHOUT_FINETUNING:
@@ -63,11 +58,7 @@ def check_other(a: Path, b: Path, suite: str) -> None:
 
 
 def compare_models(a: Path, b: Path, suite: str) -> Comparison:
-    """Compare the scores of a suite in two evaluation folders, one by one.
-
-    Raises:
-        InputError: a folder holds no scores of the suite, or both are the same folder.
-    """
+    """Compare the scores of a suite in two evaluation folders, one by one."""
     check_other(a, b, suite)
     loaded = load_suite(suite)
     one, other = (_scores_of(loaded, folder) for folder in (a, b))

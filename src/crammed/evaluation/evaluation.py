@@ -40,16 +40,14 @@ class Request:
         suite: a built-in suite, a YAML file of tasks, ``blimp`` or ``heldout``.
         data: folder of tasks, or ``hub``; for ``blimp`` a file or folder of sentence pairs, for
             ``heldout`` a file of documents.
-        tasks: names of tasks; None is every task in the data.
-        seeds: fine-tuning seeds; None is the protocol's number.
+        tasks: None is every task in the data.
+        seeds: None is the protocol's number.
         protocol: a protocol, or its name or file; None is the run's own, or else the paper's.
         into: the evaluation folder; None is `default_folder`.
         elsewhere: what to do where it holds other scores.
-        untrained: also fine-tune the untrained model.
+        untrained, jobs: as in `SuiteEvaluator`.
         twins: folder in which models of the same shape share what the untrained model predicts.
         submission: zip file to write for the leaderboard.
-        jobs: how many models to fine-tune at once; None is what cores and memory allow.
-        trust_remote_code: allow Python code that comes with a Hugging Face model.
         keep: a file for the weights of the median seed's model of the request's only task.
     """
 
@@ -78,10 +76,6 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
         that fine-tune, also ``"max_length"``: the length in tokens at which sequences are
         truncated. With a submission, also ``"submission"``: the file, and ``"missing"``: what the
         leaderboard expects and the file lacks. With weights to keep, also ``"seed"``: whose.
-
-    Raises:
-        InputError: an unknown suite, protocol or task, a model or data that cannot be read, or a
-            folder that holds other scores.
     """
     suite = _suite_of(request)
     protocol = protocol_for(request.model, request.protocol, request.seeds)
@@ -146,7 +140,6 @@ def read_tasks(
 
     Args:
         data: folder of the tasks; None for the hub.
-        protocol: how models are fine-tuned, or probed.
         file: the suite's file, if it is the user's own and may be at fault.
         test: also read the test splits, for a submission.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,27 +23,6 @@ _SENTENCES_A_DOCUMENT = 50
 _CHARACTERS_A_DOCUMENT = 20_000
 
 
-@dataclass(frozen=True)
-class Example:
-    """A sentence with one masked word, and the model's five best guesses.
-
-    In scripts that put no spaces between words, the word may be a part of one.
-
-    Attributes:
-        before, word, after: the word and the text around it.
-        guesses: (token, probability), best first.
-        rank: rank of the correct token in the whole vocabulary; 1 is the best.
-        exact: whether `before` and `after` hold the white space around the word.
-    """
-
-    before: str
-    word: str
-    after: str
-    guesses: list[tuple[str, float]]
-    rank: int
-    exact: bool = True
-
-
 class Trained(Protocol):
     """A masked language model whose training has ended."""
 
@@ -60,11 +38,12 @@ class Trained(Protocol):
 def fill_mask_examples(final: Trained, heldout: Path, device: Device) -> list[dict[str, Any]]:
     """Mask one word in a sentence of each of the first `EXAMPLES` suitable held-out documents.
 
-    Args:
-        heldout: JSON lines with a field ``text``.
+    In scripts that put no spaces between words, the word may be a part of one.
 
     Returns:
-        each `Example` as a dictionary.
+        for each ``before``, ``word`` and ``after``, the word and the text around it; ``guesses``,
+        the five best as (token, probability); ``rank``, that of the correct token in the whole
+        vocabulary, from 1; and ``exact``, that the text holds the white space around the word.
     """
     model = final.masked_lm(device.torch)
     specials = Specials.of(final.tokenizer)
@@ -83,7 +62,8 @@ def fill_mask_examples(final: Trained, heldout: Path, device: Device) -> list[di
             for index, value in zip(indices.tolist(), values.tolist(), strict=True)
         ]
         rank = 1 + int((logits > logits[right_id]).sum())
-        examples.append(asdict(Example(before, word, after, guesses, rank)))
+        example: dict[str, Any] = {"before": before, "word": word, "after": after}
+        examples.append({**example, "guesses": guesses, "rank": rank, "exact": True})
     return examples
 
 

@@ -16,12 +16,7 @@ from crammed.tasks.folds import Integers
 
 @dataclass(frozen=True)
 class Fold:
-    """A part of the rows.
-
-    Attributes:
-        task: trains on all other parts, and scores this one.
-        places: of its outputs among those of all rows.
-    """
+    """A part of the rows: a task that trains on all others, and where the part's outputs go."""
 
     number: int
     task: FinetuneTask
@@ -43,7 +38,6 @@ def unfinished(jobs: Iterable[FinetuneJob], folds: Sequence[Fold]) -> list[Finet
 
 
 def join(jobs: Iterable[FinetuneJob], folds: Sequence[Fold]) -> None:
-    """Save the outputs for all rows of the jobs whose parts are finished."""
     for whole in jobs:
         parts = [fold.job(whole) for fold in folds]
         if not folds or whole.finished() or not all(job.finished() for job in parts):

@@ -37,12 +37,9 @@ def scores_of(
     data: Path | None,
     read: Mapping[str, TaskData],
 ) -> Scores:
-    """The scores of tasks that are fine-tuned, and of pairs, saved in the evaluator's folder.
+    """The scores of tasks that are fine-tuned, as by `SuiteEvaluator.evaluate`, and of pairs.
 
     A task of pairs whose sentences the model cannot score has ``failed`` in place of a score.
-
-    Args:
-        data, read: as in `SuiteEvaluator.evaluate`.
     """
     tuned = [task.name for task in tasks if task.kind != PAIRS]
     scores = evaluator.evaluate(suite, tuned, data, read) if tuned else None
@@ -72,7 +69,7 @@ def scores_of(
 
 
 def _right(evaluator: SuiteEvaluator, rows: Rows, title: str, model: SparseMaskedLM) -> Right:
-    """Whether the good sentence of each pair has the higher score, [N]; a tie counts as wrong."""
+    """Whether the good sentence of each pair has the higher score, [N]."""
     sentences = [sentence for pair in rows.texts for sentence in pair]
     device, progress = evaluator.numerics.device, evaluator.progress
     found = sentence_scores(evaluator.backbone, sentences, device, progress, model, title)
@@ -91,8 +88,7 @@ def pairs_json(
         right: [N] of the model and, if it was scored, of the untrained one.
 
     Returns:
-        the score, with the shares of ``groups`` and the number of rows ``skipped``, if there are
-        some; and its resamples, [R].
+        the score, also with the shares of ``groups``, if there are some; and its resamples, [R].
     """
     labels = np.array(rows.groups or [""] * len(rows))
     groups = [np.flatnonzero(labels == group) for group in sorted({*labels.tolist()})]

@@ -24,7 +24,6 @@ class PreparedTask:
 
     Attributes:
         key: digest of the data and of how it is read.
-        jobs: one for each seed, pretrained and untrained.
         folds: the parts that are fine-tuned on in place of all rows, if it is cross-validated.
         cut: how many sequences of each split were truncated.
     """

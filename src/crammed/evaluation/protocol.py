@@ -13,29 +13,13 @@ from crammed.runs.directory import read_config
 
 
 def load_protocol(name: str) -> Protocol:
-    """Load a built-in protocol by name, or the user's own by the path of its .yaml file.
-
-    Raises:
-        InputError: there is no such protocol, or it is invalid.
-    """
-    return read_section("protocol", name, _PROTOCOLS, Protocol)
-
-
-_PROTOCOLS = resources.files("crammed") / "evaluation" / "protocols"
+    """Load a built-in protocol by name, or the user's own by the path of its .yaml file."""
+    built_in = resources.files("crammed") / "evaluation" / "protocols"
+    return read_section("protocol", name, built_in, Protocol)
 
 
 def protocol_for(model: str, named: str | Protocol | None, seeds: int | None) -> Protocol:
-    """The protocol that was named; otherwise a run's own; otherwise the paper's.
-
-    Args:
-        model: a run directory, a Hugging Face folder or a name on the hub.
-        named: a protocol, or its name or file, if one was given.
-        seeds: number of fine-tuning seeds, if it was given.
-
-    Raises:
-        InputError: as `load_protocol`, or the run's configuration cannot be read, or a probe is
-            to have several seeds.
-    """
+    """The protocol that was named; otherwise a run's own; otherwise the paper's."""
     if isinstance(named, Protocol):
         protocol = named
     elif named is not None:

@@ -32,8 +32,6 @@ from crammed.tasks.task import PAIRS, Suite, Task
 from crammed.terminal.progress import Progress
 
 Scores = dict[str, Any]
-
-
 DROPOUT = "the protocol's"
 """Whose dropout models are fine-tuned with: see `COMPARED`."""
 
@@ -43,10 +41,7 @@ class SuiteEvaluator:
     """Evaluates one model, whose evaluation folder is open, on suites of tasks.
 
     Attributes:
-        folder: stores finished work.
-        backbone: the model.
         spec: where other processes load the same model from.
-        numerics: the device and number format for fine-tuning.
         untrained: also fine-tune the untrained model, whose score is the floor for each score.
         test: also predict the unlabelled test splits, for a submission.
         twins: where the untrained model's predictions are shared; None shares them with no one.
@@ -81,7 +76,7 @@ class SuiteEvaluator:
         A task that fails records the reason under ``failed`` and does not stop the others.
 
         Args:
-            names: the tasks to evaluate.
+            names: of the tasks.
             data: folder of the tasks; None loads the suite from the hub.
             given: what has already been read of it, by task.
 
@@ -132,9 +127,6 @@ class SuiteEvaluator:
         """Fine-tune the model of one seed as `evaluate` has, and write its weights to a file.
 
         Its outputs go beside the weights, as ``.npz``. With folds, it is trained on all rows.
-
-        Raises:
-            InputError: the task cannot be read, or fine-tuning fails.
         """
         read = given.get(task.name) or read_task(task, data, suite, test=False)
         with scratch_folder() as scratch:
@@ -174,7 +166,6 @@ class SuiteEvaluator:
                 self.progress.line(f"untrained  not shared: {str(error).partition(';')[0]}")
 
     def _prepare(self, suite: Suite, name: str, data: TaskData, scratch: Path) -> PreparedTask:
-        """Tokenize all splits of a task, and list its jobs."""
         task = suite.tasks[name]
         apart = self.protocol.apart and task.has_pairs
         scale = LabelScale()
@@ -206,7 +197,7 @@ class SuiteEvaluator:
         return PreparedTask(task, data, about, key, jobs, cut, [*self._folds(data, shared, writer)])
 
     def _differently(self, apart: bool, scale: LabelScale) -> list[str]:
-        """In what a task is fine-tuned otherwise than by earlier versions, to which it is new."""
+        """What is fine-tuned otherwise than by earlier versions, whose outputs do not count."""
         if self.protocol.probe is not None:
             return []
         own = set(self.backbone.dropouts().values())
@@ -223,10 +214,7 @@ class SuiteEvaluator:
             yield Fold(number, task, part.places)
 
     def _jobs(self, suite: Suite, task: FinetuneTask, key: str) -> list[FinetuneJob]:
-        """A job for each seed, and for each seed of the untrained model.
-
-        If an earlier evaluation used more seeds, its finished jobs are included.
-        """
+        """A job for each seed, trained and untrained, and those that earlier calls finished."""
         jobs: list[FinetuneJob] = []
         seeds = self.protocol.seeds
         for trained, wanted in ((True, seeds), (False, seeds if self.untrained else 0)):
@@ -241,7 +229,6 @@ class SuiteEvaluator:
     def _score_all(
         self, suite: Suite, finished: Sequence[PreparedTask], failures: dict[str, str]
     ) -> Scores:
-        """Score the tasks whose jobs are finished, compute the means, and save both."""
         scores = self.folder.scores(suite.name)
         linear = self._linear(scores["tasks"], finished)
         for each in self.progress.track("scoring", finished, len(finished), unit="task"):
@@ -256,10 +243,7 @@ class SuiteEvaluator:
         return self.save(suite, scores)
 
     def save(self, suite: Suite, scores: Scores) -> Scores:
-        """Save the scores of a suite with its means, without those of tasks that it has no more.
-
-        A suite's file may have changed, or be another one of the same name.
-        """
+        """Save a suite's scores and means, without tasks that its file no longer has like this."""
         tasks = {name: task for task in suite.tasks.values() for name in task.numbers}
         kept = {
             name: score
@@ -274,7 +258,7 @@ class SuiteEvaluator:
         return self.folder.save_tasks(suite, {**scores, "tasks": kept})
 
     def _is_of(self, suite: Suite, name: str, task: Task, score: Mapping[str, Any]) -> bool:
-        """Whether a score is of the task as it is defined now, as far as that is known."""
+        """Whether a score is of the task as it is defined now, as far as is known."""
         if "failed" in score:
             return True
         if PAIRS in (kind := score.get("kind"), task.kind):  # their labels are not saved
@@ -313,7 +297,6 @@ class SuiteEvaluator:
         return found
 
     def _score(self, suite: Suite, prepared: PreparedTask) -> dict[str, Any]:
-        """The scores of a task by name."""
         task, data = prepared.task, prepared.data
         outputs = [(job, job.outputs()) for job in prepared.jobs]
         # Only now are all outputs of this data, which may have changed since an earlier call.
@@ -343,8 +326,7 @@ class SuiteEvaluator:
 def _settings(task: Task) -> dict[str, Any]:
     """What makes a task another one, whose models are fine-tuned anew.
 
-    What was fine-tuned can be scored by another positive class. The hash of the data has the number
-    of rows and folds: evaluations of versions without them are not trained again.
+    Another positive class needs no other models, and the hash of the data covers rows and folds.
     """
     return task.model_dump(mode="json", exclude={"positive", "most_rows", "folds"})
 
@@ -359,11 +341,7 @@ def first_score(task: Task, scores: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def median_seed(score: Mapping[str, Any]) -> int:
-    """The seed, from 0, with the median score; with an even number, the lower of the middle two.
-
-    Raises:
-        TaskFailed: there is no score.
-    """
+    """The seed, from 0, with the median score; with an even number, the lower of the middle two."""
     if "failed" in score:
         raise TaskFailed(f"the task has no score: {score['failed']}")
     seeds = score["seeds"]
@@ -373,11 +351,9 @@ def median_seed(score: Mapping[str, Any]) -> int:
 def raise_for_failed_tasks(
     suites: Mapping[str, Any], asked: Container[str] | None = None, *, said: bool = False
 ) -> None:
-    """Raise `TaskFailed` if a task of a suite has no score.
+    """Raise `TaskFailed` if a score of a suite is missing, of those asked for if they are given.
 
     Args:
-        suites: scores as JSON, by name of the suite.
-        asked: the names of the scores that were asked for; None is all.
         said: their faults have been printed.
     """
     reasons = [

@@ -25,11 +25,7 @@ from crammed.files.locks import FolderLock
 
 @dataclass(frozen=True)
 class SharedTwins:
-    """Where evaluations share the predictions of one untrained model.
-
-    Attributes:
-        folder: for this shape, protocol, device and number format only.
-    """
+    """A folder where models of one shape share what the untrained one predicts."""
 
     folder: Path
 
@@ -37,7 +33,7 @@ class SharedTwins:
     def of(
         cls, folder: Path, backbone: Backbone, protocol: Protocol, numerics: Numerics
     ) -> SharedTwins:
-        """The place of a model's untrained twin in a folder that may hold many."""
+        """The place, in a folder for many, of a model's twin by this protocol on this device."""
         where = [numerics.device.type, str(numerics.dtype)]
         shape = json_hash([backbone.shape_sha256, protocol.hyperparameters(), where])
         return cls(folder / shape[:16])
@@ -52,7 +48,7 @@ class SharedTwins:
         """Copy what finished jobs of the untrained model predict, unless it is there already.
 
         Raises:
-            InputError: the folder cannot be written to, or another process is writing to it.
+            InputError: the folder cannot be written to, or is in use.
         """
         new = [
             (job, shared)

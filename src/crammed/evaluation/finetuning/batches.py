@@ -123,11 +123,7 @@ class EncodedSplit:
 def word_places(
     tokens: Tokenized, word_counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which tokens begin a word, and the indices of these words among all words of the split.
-
-    Args:
-        word_counts: [N] the number of words in each sequence.
-    """
+    """Which tokens begin a word, and the indices of these words among all words of the split."""
     assert tokens.words is not None, "these texts were not given as words"
     first = np.cumsum(word_counts) - word_counts
     token = np.flatnonzero(tokens.words >= 0)

@@ -65,12 +65,7 @@ class Numerics:
 
 
 def loss_of(kind: TaskKind, logits: Tensor, labels: Tensor, choices: int) -> Tensor:
-    """The mean loss of a batch.
-
-    Args:
-        logits: [B * choices, outputs]; [B, S, outputs] for kind tokens.
-        labels: those of `Batch`.
-    """
+    """The mean loss of a batch: logits as from `Backbone.classifier`, labels as in `Batch`."""
     logits = logits.float()
     if kind == "regression":
         return F.mse_loss(logits.squeeze(-1), labels)
@@ -86,10 +81,9 @@ def loss_of(kind: TaskKind, logits: Tensor, labels: Tensor, choices: int) -> Ten
 
 def learning_rate(protocol: Protocol) -> Curve:
     """The schedule: progress through one task -> fraction of the peak learning rate."""
-    if protocol.schedule == "constant":
-        return Constant(warmup=protocol.warmup)
-    shape = Cosine if protocol.schedule == "cosine" else LinearToZero
-    return shape(warmup=protocol.warmup)
+    shapes: dict[str, type[Constant | Cosine | LinearToZero]]
+    shapes = {"constant": Constant, "cosine": Cosine, "linear": LinearToZero}
+    return shapes[protocol.schedule](warmup=protocol.warmup)
 
 
 class FinetuneStep:
@@ -185,8 +179,8 @@ def cuda_graphs() -> Capture:
     """A function that runs a step once, captures it, and returns the replay of its CUDA graph.
 
     The graphs share their memory: nothing outlives a step except weights and optimizer state, which
-    exist before. The returned function raises `CaptureFailed` if the step does something that a
-    graph cannot hold, such as waiting for the device.
+    exist before. The function raises `CaptureFailed` if the step does something that a graph cannot
+    hold, such as waiting for the device.
     """
     pool = torch.cuda.graph_pool_handle()
 
@@ -235,10 +229,6 @@ def finetune(
     Args:
         names: (task, seed) of each model.
         capture: how to capture steps; None uses CUDA graphs if `numerics` asks for them.
-
-    Raises:
-        InputError: the training split is smaller than one batch.
-        CaptureFailed: a step cannot be captured.
     """
     if len(train) < protocol.batch:
         raise InputError(f"{len(train)} training rows are fewer than one batch of {protocol.batch}")
@@ -283,8 +273,8 @@ def epoch_order(
 def predict(model: nn.Module, rows: EncodedSplit, numerics: Numerics) -> NDArray[np.float32]:
     """Logits in the order of the rows.
 
-    Returns:
-        [R, outputs]; [R, choices] for kind choice; [T, outputs], of all tokens, for kind tokens.
+    They are [R, outputs]; [R, choices] for kind choice; [T, outputs], of all tokens, for kind
+    tokens.
     """
     model.eval()
     longest = rows.widths(np.arange(len(rows))[:, None])
@@ -297,13 +287,13 @@ def predict(model: nn.Module, rows: EncodedSplit, numerics: Numerics) -> NDArray
             logits = model(batch.ids, batch.mask, batch.types).float()
             outputs.append(logits[batch.mask] if rows.labels_tokens else logits)
     predicted = torch.cat(outputs).cpu().numpy()  # in the order of `by_length`
+    places = by_length
     if rows.labels_tokens:
-        ordered = np.empty_like(predicted)
-        ordered[rows.token_places(by_length)] = predicted
-        return ordered
-    of_rows = predicted.reshape(len(rows), -1)
-    ordered = np.empty_like(of_rows)
-    ordered[by_length] = of_rows
+        places = rows.token_places(by_length)
+    else:
+        predicted = predicted.reshape(len(rows), -1)
+    ordered = np.empty_like(predicted)
+    ordered[places] = predicted
     return ordered
 
 

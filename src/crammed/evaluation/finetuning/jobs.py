@@ -46,7 +46,6 @@ class FinetuneJob:
 
     Attributes:
         trained: whether the model starts from its pretrained weights.
-        file: holds the outputs once the job is finished.
         key: digest of the data, stored in the file so that outputs for other data do not count.
         weights: a file for the model's weights as well; None does not keep them.
     """
@@ -62,7 +61,6 @@ class FinetuneJob:
         return f"{self.task.name}{'' if self.trained else ', untrained'}, seed {self.seed + 1}"
 
     def finished(self) -> bool:
-        """Whether the file holds outputs for every split of this data."""
         loaded = load_arrays(self.file)
         if loaded is None or loaded[1].get("key") != self.key:
             return False
@@ -82,7 +80,7 @@ class FinetuneJob:
 
 @dataclass(frozen=True)
 class FinetuneSetup:
-    """What all jobs share: the pretrained model, the protocol, the device and its numerics.
+    """What all jobs share.
 
     Attributes:
         sha256: of the model.
@@ -99,13 +97,7 @@ class FinetuneSetup:
 
 @dataclass(frozen=True)
 class JobProgress:
-    """A progress report.
-
-    Attributes:
-        tokens: how many tokens have been trained on since the last report.
-        job: the job that has ended, if one has.
-        failure: why that job failed, if it did.
-    """
+    """A progress report: tokens trained on since the last, or a job that ended or failed."""
 
     tokens: float = 0.0
     job: FinetuneJob | None = None
@@ -131,9 +123,6 @@ def run_jobs(
     Args:
         parameters: the model's number of parameters, which decides how many models fit in memory.
         limit: maximum number of jobs at once; None is what cores and memory allow.
-
-    Raises:
-        CrammedError: a worker process died.
     """
     jobs = sorted(jobs, key=lambda job: -job.task.tokens)  # the jobs of a task stay together
     here: int | None = None
@@ -154,8 +143,8 @@ def run_jobs(
             done += report.tokens
             if report.job is not None:
                 detail = str(report.job) + (" FAILED" if report.failure else " done")
-            if report.job is not None and report.failure is not None:
-                failures.setdefault(report.job.task.name, report.failure)
+                if report.failure is not None:
+                    failures.setdefault(report.job.task.name, report.failure)
             bar.update(done, detail)
     return failures
 
@@ -167,7 +156,7 @@ def usual_threads(jobs: int, parameters: int, limit: int | None) -> int:
 
 
 def _at_once(jobs: int, parameters: int, limit: int | None, threads: int | None) -> int:
-    """How many jobs to run at once; those with a certain number of threads fill the cores."""
+    """How many jobs to run at once."""
     workers = min(jobs, limit or _workers(parameters))
     return workers if threads is None else min(workers, max(1, cores() // threads))
 
@@ -254,15 +243,14 @@ def _in_worker(job: FinetuneJob) -> str | None:
                 tokens.value += report.tokens
             failure = report.failure
     except RuntimeError as error:
-        return f"out of memory: {in_one_line(error)}"
+        failure = f"out of memory: {in_one_line(error)}"
     return failure
 
 
 def _together(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[JobProgress]:
     """Fine-tune the models of several jobs of one task side by side, predict, write the outputs.
 
-    `CaptureFailed` and full memory are raised; other failures that concern only these jobs are
-    reported.
+    `CaptureFailed` and full memory are raised, other failures of these jobs reported.
     """
     task, protocol, numerics = group[0].task, setup.protocol, setup.numerics
     try:
@@ -301,26 +289,21 @@ def _together(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[Jo
 def _model(backbone: Backbone, job: FinetuneJob, protocol: Protocol) -> nn.Module:
     """The model that a job fine-tunes, on the CPU."""
     task, dropout = job.task, float(protocol.dropout)
+    given: Any = {"trained": job.trained, "dropout": dropout}
     if not task.apart:
-        return backbone.classifier(
-            task.outputs,
-            job.seed,
-            trained=job.trained,
-            every_token=task.kind == "tokens",
-            dropout=dropout,
-        )
+        every_token = task.kind == "tokens"
+        return backbone.classifier(task.outputs, job.seed, every_token=every_token, **given)
     if backbone.width is None:
         raise InputError(
             f"{backbone.name} does not say how wide it is: name a --protocol with pairs: joint"
         )
-    encoder = backbone.encoder_ends_to_tune(job.seed, trained=job.trained, dropout=dropout)
+    encoder = backbone.encoder_ends_to_tune(job.seed, **given)
     return PairClassifier(encoder, backbone.width, task.outputs, dropout, job.seed)
 
 
 def _probed(
     group: Sequence[FinetuneJob], backbone: Backbone, method: Probe, numerics: Numerics
 ) -> Iterator[JobProgress]:
-    """Probe frozen encoders in place of fine-tuning them, and write the outputs."""
     for job in group:
         began = time.monotonic()
         encoder = backbone.encoder(None if job.trained else job.seed)

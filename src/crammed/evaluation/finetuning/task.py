@@ -57,11 +57,7 @@ class LabelScale(Section):
 
 @dataclass(frozen=True)
 class TokenizedSplit:
-    """The tokens and labels of one split, in a file that every worker reads.
-
-    Attributes:
-        choices: sequences per row.
-    """
+    """The tokens and labels of one split, in a file; each row has `choices` sequences."""
 
     path: Path
     choices: int
@@ -69,12 +65,7 @@ class TokenizedSplit:
     def write(
         self, tokens: Tokenized, labels: NDArray[np.float32], counts: NDArray[np.int64] | None
     ) -> None:
-        """Write the file.
-
-        Args:
-            labels: those of `Rows`.
-            counts: [N] the number of words in each sequence, for kind tokens; None for others.
-        """
+        """Write the file, for kind tokens with the number of words in each sequence."""
         arrays: dict[str, NDArray[Any] | None] = {
             "ids": tokens.ids,
             "offsets": tokens.offsets,
@@ -88,7 +79,7 @@ class TokenizedSplit:
 
     @property
     def tokens(self) -> int:
-        """Total number of tokens in all sequences."""
+        """Their number in all sequences."""
         return len(self.read()[0].ids)
 
     def read(self) -> tuple[Tokenized, NDArray[np.float32], NDArray[np.int64] | None]:
@@ -101,7 +92,6 @@ class TokenizedSplit:
         return tokens, arrays["labels"], arrays.get("counts")
 
     def encoded(self, pad: int, device: torch.device) -> EncodedSplit:
-        """The rows on a device."""
         tokens, labels, counts = self.read()
         return EncodedSplit(tokens, labels, self.choices, pad, device, counts)
 
@@ -135,11 +125,9 @@ class FinetuneTask:
 
 @dataclass(frozen=True)
 class SplitWriter:
-    """Tokenizes and writes the splits of a task, and counts truncated sequences.
+    """Tokenizes and writes the splits of a task, as in `FinetuneTask`.
 
     Attributes:
-        apart: whether each of two texts is a sequence of its own.
-        scale: of the labels that are written.
         cut: how many sequences of each split were truncated.
     """
 
