@@ -8,15 +8,13 @@ from typing import Any
 from crammed.evaluation.scores.judged import MOST_CLASSES, Judged, shortened
 from crammed.evaluation.scores.notes import notes
 from crammed.finetuned.folder import Description
-from crammed.tasks.task import Task
 
 _PIPELINES = {"tokens": "token-classification", "choice": "multiple-choice"}
-
-
 _APART = (
     "It encodes the two texts separately and compares them. `transformers` has no class for this "
     "and loads only the encoder, so use this command to predict."
 )
+_FOLDED = " They were trained on all rows; the score is of {}-fold cross-validation."
 _SCALED = (
     "The model computes standardized values: multiply its output by {0.deviation:.6g} and add "
     "{0.mean:.6g}, as this command does."
@@ -24,15 +22,14 @@ _SCALED = (
 
 
 def describe(description: Description, judged: Judged, *, trust: bool) -> str:
-    """The whole page, as Markdown.
-
-    Args:
-        trust: whether the model comes with code that has to be allowed.
-    """
+    """The whole page, as Markdown; `trust` says that the model comes with code to be allowed."""
     task, allow = description.task, " --trust-remote-code" * trust
+    pipeline = _PIPELINES.get(task.kind, "text-classification")
+    hub = [] if description.apart else ["library_name: transformers", f"pipeline_tag: {pipeline}"]
+    folds = _FOLDED.format(task.folds) if task.folds else ""
     lines = [
         "---",
-        *([] if description.apart else _of_transformers(task)),
+        *hub,
         "tags: [crammed]",
         "---",
         "",
@@ -42,7 +39,7 @@ def describe(description: Description, judged: Judged, *, trust: bool) -> str:
         *[f"- {note}" for note in notes(description.scores)],
         "",
         f"The weights are those of seed {description.seed + 1}, whose score is the median. Inputs "
-        f"are truncated at {description.max_length} tokens.{_folds(task)}",
+        f"are truncated at {description.max_length} tokens.{folds}",
         *([_APART] if description.apart else []),
         *([_SCALED.format(scale)] if (scale := description.scale) else []),
         "",
@@ -64,17 +61,6 @@ def describe(description: Description, judged: Judged, *, trust: bool) -> str:
             for text, label, guess, share in mistakes
         ]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _of_transformers(task: Task) -> list[str]:
-    kind = _PIPELINES.get(task.kind, "text-classification")
-    return ["library_name: transformers", f"pipeline_tag: {kind}"]
-
-
-def _folds(task: Task) -> str:
-    if not task.folds:
-        return ""
-    return f" They were trained on all rows; the score is of {task.folds}-fold cross-validation."
 
 
 def _score_line(name: str, score: dict[str, Any]) -> str:

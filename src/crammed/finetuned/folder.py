@@ -37,13 +37,11 @@ class Description(Section):
     """What task.json holds.
 
     Attributes:
-        task: the task; its columns name the texts of the rows to predict.
+        task: its columns name the texts of the rows to predict.
         labels: names of the classes in the order of their numbers; for kind choice, of the answers.
-        max_length: tokens at which sequences are truncated.
         majority: for kind tokens, the class predicted for truncated words.
         apart: whether each of two texts is read by itself.
         scale: for kind regression, what turns the model's output into a value.
-        encoder: name of the encoder that was fine-tuned.
         seed: which of the seeds, from 0, has the median score.
         scores: the scores of its task, as `crammed evaluate` has them.
     """
@@ -65,11 +63,7 @@ class Description(Section):
 
 
 def read_description(folder: Path) -> Description:
-    """What a folder says of its task.
-
-    Raises:
-        InputError: it holds no fine-tuned model of ours, or task.json is damaged.
-    """
+    """What a folder says of its task."""
     file = folder / DESCRIPTION
     if not file.exists():
         raise InputError(
@@ -86,9 +80,6 @@ def write_model(folder: Path, source: Path, weights: Path, description: Descript
     """Write a model: the files of its encoder in `source`, with other weights and labels.
 
     config.json still names the class of the encoder.
-
-    Raises:
-        InputError: `source` is no Hugging Face folder.
     """
     copy_all_but_weights(source, folder)
     trained, before = load_file(weights), f"{WRAPPED}."

@@ -43,7 +43,6 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
 
     Args:
         request: names at most one task, which the suite may have alone.
-        out: the folder to make.
 
     Returns:
         what `evaluate` returns of this task, with ``"model"``: the encoder's name, ``"out"``: the
@@ -129,10 +128,9 @@ def _judged(
     result: dict[str, Any],
     retrained: Path,
 ) -> Judged:
-    """The folder's model on the first of the scored splits, compared with the one fine-tuned.
+    """The folder's model on the first of the scored splits.
 
-    Args:
-        retrained: outputs of the model that was fine-tuned again, whose weights are in the folder.
+    Its outputs must be those in `retrained`, of the model that was fine-tuned again.
     """
     with importable(folder) as place:
         trust = request.trust_remote_code

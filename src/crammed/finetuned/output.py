@@ -29,11 +29,7 @@ def print_rows(predicted: Predicted) -> None:
 
 
 def write_rows(file: Path, predicted: Predicted, progress: Progress) -> None:
-    """Write a file, which appears complete or not at all.
-
-    Raises:
-        InputError: its suffix is neither .jsonl nor .csv, or it cannot be written.
-    """
+    """Write a file, which appears complete or not at all."""
     check_format(file)
     counted = progress.track("predicting", predicted, unit="row")
     lines = _csv_lines(counted) if file.suffix == ".csv" else _json_lines(counted)
@@ -47,7 +43,6 @@ def check_format(file: Path) -> None:
 
 
 def _joined(record: Record, answer: dict[str, Any]) -> dict[str, Any]:
-    """A row with what the model says of it."""
     if taken := record.keys() & answer.keys():
         raise InputError(
             f"the rows have a column {min(taken)!r}, which predictions would replace: rename it"

@@ -21,11 +21,7 @@ _MOST_WEIGHTS = 4_000_000
 def mean_measure(
     metrics: Sequence[Metric], outputs: Outputs, rows: Rows, labels: Sequence[str]
 ) -> float:
-    """The mean of the metrics, which is the score of one seed, in percent.
-
-    Raises:
-        ValueError: one of the metrics is undefined, see `measure`.
-    """
+    """The mean of the metrics, see `measure`, which is the score of one seed, in percent."""
     return float(np.mean([measure(metric, outputs, rows, labels) for metric in metrics]))
 
 
@@ -84,9 +80,5 @@ def interval(values: Floats) -> list[float] | None:
 
 
 def interval_over(seeds: int) -> dict[str, Any]:
-    """``{"interval_over": "rows"}`` for an interval over one seed; ``{}`` if it is over seeds too.
-
-    Args:
-        seeds: the number of seeds; the smallest where several scores are involved.
-    """
+    """``{"interval_over": "rows"}`` for an interval over one seed; ``{}`` for more seeds."""
     return {"interval_over": "rows"} if seeds == 1 else {}

@@ -22,11 +22,9 @@ from crammed.tasks.task import Metric, Suite
 
 @dataclass(frozen=True)
 class Difference:
-    """Median of A minus median of B in percentage points.
+    """Median of A minus median of B in percentage points, also of resamples, [RESAMPLES].
 
     Attributes:
-        value: on the actual rows.
-        resampled: in every resample, [RESAMPLES].
         seeds: number of seeds of the model with fewer.
         same: whether both models' predictions agree on all rows, seed by seed.
     """
@@ -63,15 +61,7 @@ def paired_difference(
     name: str,
     task: str,
 ) -> Difference:
-    """Compare two models by their seeds' outputs for the same rows.
-
-    Args:
-        a: outputs of every seed of A; `b` those of B.
-        name: the score's name, and `task` its task, see `resampled_medians`.
-
-    Raises:
-        ValueError: the score of a seed is undefined.
-    """
+    """Compare two models by their seeds' outputs for the same rows; see `resampled_medians`."""
     medians = [
         np.median([mean_measure(metrics, each, rows, labels) for each in outputs])
         for outputs in (a, b)
@@ -109,10 +99,10 @@ def compare(
     """Every score that A or B has, then the means that both have.
 
     Args:
-        a: A's scores as JSON, by name; `b` those of B.
+        a, b: the models' scores as JSON, by name.
         differences: of the scores that can be compared.
-        reasons: why others cannot be compared, such as different data. A score that failed or that
-            only one model has needs no reason.
+        reasons: why others cannot be compared. A score that failed or that only one model has needs
+            no reason.
 
     Returns:
         for each score ``{"name", "metric", "a", "b"}`` and what `Difference.json` returns (a mean

@@ -17,12 +17,7 @@ MOST_MISTAKES, MOST_CLASSES, MOST_CHARACTERS = 20, 30, 200
 
 @dataclass(frozen=True)
 class Judged:
-    """What a fine-tuned model says of a labelled split.
-
-    Attributes:
-        name: of the score.
-        outputs: those of the rows.
-    """
+    """What a fine-tuned model says of the labelled split of a score."""
 
     task: Task
     labels: tuple[str, ...]
@@ -87,7 +82,7 @@ class Judged:
         ]
 
     def _text(self, row: int) -> str:
-        """The texts of a row, the last of which differs between the answers to choose from."""
+        """The texts of a row, with those of all answers to choose from."""
         first = row * self.rows.choices
         answers = self.rows.texts[first : first + self.rows.choices]
         return " | ".join([*answers[0][:-1], *(texts[-1] for texts in answers)])

@@ -22,10 +22,8 @@ _SEEDS = Protocol().seeds
 @cache
 def published() -> Json:
     """``{"glue": [{"name", "source", "scores": {number: %}}], "blimp": {model: %}}``."""
-    text = (
-        resources.files("crammed.evaluation.scores").joinpath("published.yaml").read_text("utf-8")
-    )
-    values: Json = yaml.safe_load(text)
+    file = resources.files("crammed.evaluation.scores") / "published.yaml"
+    values: Json = yaml.safe_load(file.read_text("utf-8"))
     return values
 
 
@@ -36,11 +34,6 @@ def published_beside(
 
     Scores are comparable if the paper's protocol was used on data of official size; means, if all
     of their scores are. If the number of seeds is not the paper's five, the table says so.
-
-    Args:
-        suite: the suite's name.
-        scores: its scores as JSON, ``{"tasks", "means"}``.
-        protocol: the hyperparameters of fine-tuning.
 
     Returns:
         ``{"columns": [...], "rows": [{"name", "source", "values"}]}``.
