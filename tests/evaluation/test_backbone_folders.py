@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import shutil
 import sys
 from collections.abc import Iterator
@@ -38,13 +37,6 @@ def test_the_digest_is_of_the_content_alone(tmp_path: Path, model_folders: dict[
         if (file.parent / HASHES).exists():
             write_hashes(file.parent)
         assert BackboneSpec(str(copy)).load().sha256 != first
-
-
-def test_a_spec_travels_to_other_processes(model_folders: dict[str, Path]) -> None:
-    spec = BackboneSpec(str(model_folders["bert"]))
-    again = pickle.loads(pickle.dumps(spec))
-    assert again == spec
-    assert again.load().sha256 == spec.load().sha256
 
 
 def test_nothing_is_written_on_the_terminal(

@@ -173,15 +173,22 @@ def _evaluated(folder: Path, protocol: dict[str, Any], share: float, **fields: A
     return folder
 
 
+def suite_file(folder: Path, text: str = "t", metric: str = "accuracy", means: str = "{}") -> str:
+    """A suite of one task."""
+    file = folder / "mine.yaml"
+    file.write_text(f"tasks: {{a: {{text: {text}, metric: {metric}}}}}\nmeans: {means}\n")
+    return str(file)
+
+
 @pytest.mark.parametrize("apart", [{"lr": 2e-5}, {"max_length": 64}, {}])
 def test_models_judged_by_different_protocols_get_no_p(
     tmp_path: Path, apart: dict[str, Any]
 ) -> None:
-    suite, protocol = tmp_path / "mine.yaml", {"lr": 4e-5, "max_length": 128}
-    suite.write_text("tasks: {a: {text: t, metric: accuracy}}\nmeans: {all: [a]}\n")
+    suite = suite_file(tmp_path, means="{all: [a]}")
+    protocol = {"lr": 4e-5, "max_length": 128}
     one = _evaluated(tmp_path / "one", protocol, 0.2)
     other = _evaluated(tmp_path / "other", {**protocol, **apart}, 0.4)
-    found = compare_models(one, other, str(suite))
+    found = compare_models(one, other, suite)
     assert all(entry["difference"] == pytest.approx(20.0, abs=5.0) for entry in found.entries)
     printed = io.StringIO()
     show(found.parts(), printed)
@@ -202,22 +209,19 @@ def test_models_judged_by_different_protocols_get_no_p(
 def test_more_seeds_are_advised_only_where_there_are_seeds(
     tmp_path: Path, probe: str | None, words: str
 ) -> None:
-    suite, protocol = tmp_path / "mine.yaml", {} if probe is None else {"probe": probe}
-    suite.write_text("tasks: {a: {text: t, metric: accuracy}}\n")
+    suite, protocol = suite_file(tmp_path), {} if probe is None else {"probe": probe}
     one, other = (
         _evaluated(tmp_path / f"{share}", protocol, share, seeds=[0.0]) for share in (0.2, 0.4)
     )
-    *_, notes = compare_models(one, other, str(suite)).parts()
+    *_, notes = compare_models(one, other, suite).parts()
     assert str(notes) == words
 
 
 def test_how_two_texts_are_read_does_not_matter_to_tasks_of_one(tmp_path: Path) -> None:
-    suite = tmp_path / "mine.yaml"
     one = _evaluated(tmp_path / "one", {"pairs": "apart"}, 0.2)
     other = _evaluated(tmp_path / "other", {}, 0.4)  # joint, which is left out
     for text, notes in (("t", 0), ("[t, u]", 1)):
-        suite.write_text(f"tasks: {{a: {{text: {text}, metric: accuracy}}}}\nmeans: {{all: [a]}}\n")
-        found = compare_models(one, other, str(suite))
+        found = compare_models(one, other, suite_file(tmp_path, text, means="{all: [a]}"))
         assert [entry["p"] is None for entry in found.entries] == [bool(notes)] * 2
         assert [note.partition(",")[0] for note in found.notes] == [
             "no interval and no p: pairs is apart for A"
@@ -225,10 +229,9 @@ def test_how_two_texts_are_read_does_not_matter_to_tasks_of_one(tmp_path: Path) 
 
 
 def test_scores_by_another_metric_than_the_suites_are_not_compared(tmp_path: Path) -> None:
-    suite = tmp_path / "mine.yaml"
-    suite.write_text("tasks: {a: {text: t, metric: macro-f1}}\n")  # which was accuracy
+    suite = suite_file(tmp_path, metric="macro-f1")  # which was accuracy
     one, other = (_evaluated(tmp_path / name, {}, 0.2) for name in ("one", "other"))
-    (entry,) = compare_models(one, other, str(suite)).entries
+    (entry,) = compare_models(one, other, suite).entries
     words = "both have accuracy, and mine asks for macro-f1 now: evaluate both again"
     assert entry["why"] == words
 
@@ -240,12 +243,11 @@ def test_scores_on_different_labels_are_not_compared(
     tmp_path: Path, labels: Any, names: str
 ) -> None:
     """The suite's order of them or their column may have changed, and the data not."""
-    suite = tmp_path / "mine.yaml"
-    suite.write_text("tasks: {a: {text: t, metric: accuracy}}\n")
+    suite = suite_file(tmp_path)
     one, other = (_evaluated(tmp_path / name, {}, 0.2) for name in ("one", "other"))
     _keep_labels(one, ROWS.labels, "x", "y")
     _keep_labels(other, labels, *names)
-    (entry,) = compare_models(one, other, str(suite)).entries
+    (entry,) = compare_models(one, other, suite).entries
     if labels is ROWS.labels and names == "xy":
         assert entry["difference"] == 0.0
     else:
@@ -268,16 +270,15 @@ def test_scores_of_a_task_that_was_defined_otherwise_are_not_compared(
     tmp_path: Path, changed: dict[str, Any]
 ) -> None:
     """The models may have read other texts of the same data."""
-    suite, task = tmp_path / "mine.yaml", TASKS["a"].model_dump(mode="json")
-    suite.write_text("tasks: {a: {text: t, metric: accuracy}}\n")
+    suite, task = suite_file(tmp_path), TASKS["a"].model_dump(mode="json")
     one, other = (_evaluated(tmp_path / name, {}, 0.2) for name in ("one", "other"))
     _keep_labels(one, ROWS.labels, task=task)
     _keep_labels(other, ROWS.labels, task={**task, **changed})
-    (entry,) = compare_models(one, other, str(suite)).entries
+    (entry,) = compare_models(one, other, suite).entries
     assert entry == {"name": "a", "why": "defined otherwise: evaluate both again"}
     same = {"rows": {"train": 9}, "scored": {"a": {"split": "validation", "folder": None}}}
     _keep_labels(other, ROWS.labels, task={**task, **same})
-    (entry,) = compare_models(one, other, str(suite)).entries
+    (entry,) = compare_models(one, other, suite).entries
     assert entry["difference"] == 0.0
 
 
@@ -294,14 +295,12 @@ def test_labels_are_not_kept_before_there_are_outputs_of_the_same_rows(
 
 
 def test_a_task_that_the_suite_no_longer_has_is_named(tmp_path: Path) -> None:
-    suite = tmp_path / "mine.yaml"
-    suite.write_text("tasks: {kept: {text: t, metric: accuracy}}\n")
     for name in ("one", "other"):
         scores = {"suites": {"mine": {"tasks": {"removed": number(80)}}}}
         about = {"model": {"name": name, "sha256": name}, "protocol": {}}
         write_json(tmp_path / name / "evaluation.json", about)
         write_json(tmp_path / name / "scores.json", {**about, **scores})
-    found = compare_models(tmp_path / "one", tmp_path / "other", str(suite))
+    found = compare_models(tmp_path / "one", tmp_path / "other", suite_file(tmp_path))
     assert found.entries == [{"name": "removed", "why": "suite mine no longer has it"}]
 
 

@@ -13,7 +13,7 @@ from crammed.evaluation import suite as suites
 from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.finetuning.jobs import FinetuneJob, run_jobs
 from crammed.evaluation.folder import read_outputs
-from crammed.evaluation.prepared import PreparedTask
+from crammed.evaluation.prepared import remarks
 from crammed.evaluation.scores.table import score_tables
 from crammed.tasks.folds import parts_of
 from crammed.tasks.read import read_task
@@ -79,6 +79,6 @@ def test_rows_whose_text_another_part_has_are_counted(tmp_path: Path) -> None:
     read = read_task(mail, tmp_path, suite)
     known = sum(part.rows.known_from(part.train) for part in parts_of(read))
     assert 0 < known <= 4
-    said = list(PreparedTask(mail, read, {}, "", [], {}, []).remarks())
+    said = list(remarks(mail, read))
     words = "have the same text as a training row, so they say nothing about new text"
-    assert said == [f"mail: {known} of 30 rows of train {words}"]
+    assert said == [f"{known} of 30 rows of train {words}"]

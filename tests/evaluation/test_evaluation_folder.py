@@ -72,32 +72,33 @@ def test_a_failed_evaluation_removes_only_what_it_has_made(tmp_path: Path, ask: 
     assert (scores / ".git" / "config").read_text() == "[core]"
 
 
+def opened(path: Path) -> EvaluationFolder:
+    backbone: Any = SimpleNamespace(name="a", sha256="0", parameters=1, max_length=8)
+    return EvaluationFolder(path, backbone, load_protocol("small"))
+
+
 def test_a_folder_that_could_not_be_opened_is_not_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backbone: Any = SimpleNamespace(name="a", sha256="0", parameters=1, max_length=8)
-    asked = tmp_path / "scores", backbone, load_protocol("small")
     with monkeypatch.context() as patch:
         stopped = Mock(side_effect=KeyboardInterrupt)
         patch.setattr("crammed.evaluation.folder.write_json", stopped)
         with pytest.raises(KeyboardInterrupt):
-            EvaluationFolder(*asked)
-    with EvaluationFolder(*asked):
+            opened(tmp_path)
+    with opened(tmp_path):
         pass
 
 
 def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    backbone: Any = SimpleNamespace(name="a", sha256="0", parameters=1, max_length=8)
-    asked = tmp_path / "scores", backbone, load_protocol("small")
-    with EvaluationFolder(*asked):
+    with opened(tmp_path):
         pass
-    deep = asked[0] / "predictions" / "s" / "t"
+    deep = tmp_path / "predictions" / "s" / "t"
     deep.mkdir(parents=True)
-    ours = [deep / ".trained-0.npz.71.tmp", asked[0] / ".scores.json.9.tmp"]
-    theirs = [asked[0] / ".notes.2.tmp", asked[0] / ".git.json.tmp", deep / "a.npz.71.tmp"]
+    ours = [deep / ".trained-0.npz.71.tmp", tmp_path / ".scores.json.9.tmp"]
+    theirs = [tmp_path / ".notes.2.tmp", tmp_path / ".git.json.tmp", deep / "a.npz.71.tmp"]
     for file in (*ours, *theirs):
         file.touch()
-    with EvaluationFolder(*asked):
+    with opened(tmp_path):
         assert not any(file.exists() for file in ours)
         assert all(file.exists() for file in theirs)
 

@@ -146,6 +146,14 @@ def masked_places(rows: HeldoutRows, rate: float) -> list[list[int]]:
     return places
 
 
+def losses_of(model: MaskedLM, row: list[int], places: list[int]) -> list[float]:
+    """The loss at each of the places of a row, all of which are masked."""
+    ids = [MASK if place in places else token for place, token in enumerate(row)]
+    with torch.inference_mode():
+        logits = model(torch.tensor([ids]))[0].log_softmax(-1)
+    return [-logits[place, row[place]].item() for place in places]
+
+
 def test_a_document_by_itself_is_scored_as_if_it_were_all_there_is(
     few: tuple[MaskedLM, HeldoutRows],
 ) -> None:
@@ -157,12 +165,8 @@ def test_a_document_by_itself_is_scored_as_if_it_were_all_there_is(
             ends = [place + 1 for place, token in enumerate(row) if token == SEP]
             assert ends
             for begin, end in zip([0, *ends], [*ends, len(row)], strict=True):
-                own = [p for p in places if begin <= p < end and row[p] != SEP]
-                ids = [MASK if p in own else row[p] for p in range(begin, end)]
-                if own:
-                    with torch.inference_mode():
-                        logits = model(torch.tensor([ids]))[0].log_softmax(-1)
-                    losses += [-logits[p - begin, row[p]].item() for p in own]
+                own = [p - begin for p in places if begin <= p < end and row[p] != SEP]
+                losses += losses_of(model, row[begin:end], own) if own else []
         assert found[f"document_loss@{rate}"] == pytest.approx(np.mean(losses), rel=1e-5)
 
 
@@ -174,11 +178,8 @@ def test_loss_by_position_is_of_each_eighth_of_the_row(few: tuple[MaskedLM, Held
     found = loss_by_position(rows, each)
     losses: dict[int, list[float]] = {}
     for row, places in zip(rows.ids.tolist(), masked_places(rows, 0.15), strict=True):
-        ids = [MASK if p in places else row[p] for p in range(32)]
-        with torch.inference_mode():
-            logits = model(torch.tensor([ids]))[0].log_softmax(-1)
-        for place in places:
-            losses.setdefault(place // 4, []).append(-logits[place, row[place]].item())
+        for place, loss in zip(places, losses_of(model, row, places), strict=True):
+            losses.setdefault(place // 4, []).append(loss)
     assert found == [pytest.approx(np.mean(losses[part]), rel=1e-5) for part in range(8)]
     one = HeldoutRows(rows.ids[:1], 1.0)
     _, few_each = heldout_losses(model, one, MASK, cpu, each=True)
@@ -244,12 +245,10 @@ def test_the_loss_of_each_source_is_that_of_its_own_tokens(tmp_path: Path, corpu
     owner = np.array(stream[: len(stream) // 32 * 32]).reshape(-1, 32)
     owner = owner[np.random.default_rng(0).permutation(len(owner))[:50]]
     losses: dict[str, list[float]] = {"news": [], "wiki": []}
-    for row, own, places in zip(rows.ids, owner, masked_places(rows, 0.25), strict=True):
-        ids = [MASK if p in places else row[p] for p in range(32)]
-        with torch.inference_mode():
-            logits = model(torch.tensor([ids]))[0].log_softmax(-1)
-        for place in places:
-            losses[own[place]].append(-logits[place, row[place]].item())
+    places_of = masked_places(rows, 0.25)
+    for row, own, places in zip(rows.ids.tolist(), owner, places_of, strict=True):
+        for place, loss in zip(places, losses_of(model, row, places), strict=True):
+            losses[own[place]].append(loss)
     assert list(found) == ["news", "wiki"]
     for name, loss in losses.items():
         assert found[name]["tokens"] == (owner == name).sum()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
 
@@ -74,38 +75,31 @@ def test_marks_belong_to_the_words_that_they_stand_in() -> None:
 
 
 def test_it_learns_nothing_from_words_that_say_nothing() -> None:
-    blind = [
-        Rows(each.texts, np.roll(each.labels, 1)) for each in (rows("classification", 120, 1),)
-    ]
-    for each in blind:
-        random.Random(3).shuffle(each.texts)
-    assert scores("classification", blind[0], rows("classification", 60, 2))["mine"] < 60.0
+    train = rows("classification", 120, 1)
+    blind = Rows(train.texts, np.roll(train.labels, 1))
+    random.Random(3).shuffle(blind.texts)
+    assert scores("classification", blind, rows("classification", 60, 2))["mine"] < 60.0
 
 
-def test_text_without_spaces() -> None:
-    def chinese(seed: int, count: int) -> Rows:
+def chinese(draw: random.Random, label: int) -> str:
+    return "".join([*draw.choices("的一是在人有我他这中", k=8), "好坏怪"[label], "了"])
+
+
+def dna(draw: random.Random, label: int) -> str:
+    weights = ((3, 1, 1, 1), (1, 3, 1, 1), (1, 1, 3, 1))
+    return "".join(draw.choices("acgt", weights[label], k=60))
+
+
+@pytest.mark.parametrize(("write", "least"), [(chinese, 95.0), (dna, 80.0)])
+def test_text_without_spaces(write: Callable[[random.Random, int], str], least: float) -> None:
+    """Also where each word is long, and occurs once."""
+
+    def written(seed: int, count: int) -> Rows:
         draw = random.Random(seed)
-        texts: list[Texts] = [
-            ("".join([*draw.choices("的一是在人有我他这中", k=8), "好坏怪"[n % 3], "了"]),)
-            for n in range(count)
-        ]
-        return Rows(texts, np.array([n % 3 for n in range(count)], np.float32))
+        texts: list[Texts] = [(write(draw, n % 3),) for n in range(count)]
+        return Rows(texts, np.arange(count, dtype=np.float32) % 3)
 
-    assert scores("classification", chinese(1, 120), chinese(2, 60))["mine"] > 95.0
-
-
-def test_long_words_of_a_few_letters() -> None:
-    """As of DNA, each of which occurs once."""
-
-    def sequences(seed: int, count: int) -> Rows:
-        draw = random.Random(seed)
-        weights = ((3, 1, 1, 1), (1, 3, 1, 1), (1, 1, 3, 1))
-        texts: list[Texts] = [
-            ("".join(draw.choices("acgt", weights[n % 3], k=60)),) for n in range(count)
-        ]
-        return Rows(texts, np.array([n % 3 for n in range(count)], np.float32))
-
-    assert scores("classification", sequences(1, 120), sequences(2, 60))["mine"] > 80.0
+    assert scores("classification", written(1, 120), written(2, 60))["mine"] > least
 
 
 def test_a_class_that_training_lacks_is_never_predicted() -> None:

@@ -20,8 +20,7 @@ from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.finetuning.probing import linear_outputs, probe
 from crammed.evaluation.finetuning.task import FinetuneTask, TokenizedSplit
-from crammed.evaluation.folder import default_folder
-from crammed.evaluation.protocol import load_protocol, protocol_for
+from crammed.evaluation.protocol import protocol_for
 from crammed.evaluation.scores.published import published_beside
 from crammed.finetuned.keeping import keep
 from crammed.tasks.task import TaskKind
@@ -173,6 +172,7 @@ def test_what_a_probe_cannot_do_is_refused(tmp_path: Path, ask: Ask) -> None:
     ):
         with pytest.raises(InputError, match=said):
             evaluate(replace(asked, tasks=tasks), SILENT)
+    assert protocol_for("model", "linear-probe", 1).seeds == 1
     with pytest.raises(InputError, match="--seeds 3: a probe involves no randomness"):
         evaluate(replace(asked, seeds=3), SILENT)
     with pytest.raises(InputError, match="a probe trains no model to keep"):
@@ -186,9 +186,3 @@ def test_without_scikit_learn(ask: Ask, monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setitem(__import__("sys").modules, "sklearn", None)
     with pytest.raises(InputError, match=r"a probe needs sklearn: pip install 'crammed\[linear\]'"):
         evaluate(ask(protocol="knn-probe", seeds=None), SILENT)
-
-
-def test_protocols_of_earlier_versions_are_the_same() -> None:
-    assert "probe" not in load_protocol("cramming").hyperparameters()
-    assert protocol_for("model", "linear-probe", 1).seeds == 1
-    assert default_folder("bert", "knn-probe") == Path("evaluations/bert-knn-probe")

@@ -24,7 +24,7 @@ from crammed.evaluation.comparison import compare_models
 from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.folder import outputs_file, read_outputs
 from crammed.evaluation.linear import linear_scores
-from crammed.evaluation.prepared import PreparedTask
+from crammed.evaluation.prepared import remarks
 from crammed.evaluation.scores.table import score_tables
 from crammed.files.writing import read_json
 from crammed.tasks.read import read_task
@@ -162,8 +162,8 @@ def test_labels_that_differ_in_case_or_spaces_are_said_to_be_classes(tmp_path: P
     (tmp_path / "mine.yaml").write_text("tasks: {mail: {text: text, metric: accuracy}}")
     mine = load_suite(str(tmp_path / "mine.yaml"))
     read = read_task(mine.tasks["mail"], tmp_path, mine)
-    (said,) = PreparedTask(mine.tasks["mail"], read, {}, "", [], {}, []).remarks()
-    assert said.startswith("mail: labels ' spam', 'Spam', 'spam' differ only in case or spaces, ")
+    (said,) = remarks(mine.tasks["mail"], read)
+    assert said.startswith("labels ' spam', 'Spam', 'spam' differ only in case or spaces, ")
 
 
 def test_a_scored_split_that_the_data_lacks_is_named(tmp_path: Path, ask: Ask) -> None:
@@ -172,13 +172,13 @@ def test_a_scored_split_that_the_data_lacks_is_named(tmp_path: Path, ask: Ask) -
     rows = [{"text": each, "label": each} for each in "ab"]
     misspelt = suite_of(scored=scored)
     read = read_mine(tmp_path, misspelt, train=rows, validation=[{"text": "c", "label": "a"}])
-    (said,) = PreparedTask(misspelt.tasks["mine"], read, {}, "", [], {}, []).remarks()
-    assert said == "mine: not scored on tset, which the data lacks"
+    (said,) = remarks(misspelt.tasks["mine"], read)
+    assert said == "not scored on tset, which the data lacks"
     write_rows(tmp_path / "mine" / "validation.jsonl", [PAIR])
     (tmp_path / "s.yaml").write_text(f"tasks: {{mine: {{kind: minimal-pairs, scored: {scored}}}}}")
     shown = io.StringIO()
     evaluate(ask(suite=str(tmp_path / "s.yaml"), untrained=False), Progress(shown))
-    assert f"note  {said}\n" in shown.getvalue()
+    assert f"note  mine: {said}\n" in shown.getvalue()
 
 
 def test_rows_whose_texts_are_all_empty_are_counted(tmp_path: Path) -> None:
@@ -189,9 +189,9 @@ def test_rows_whose_texts_are_all_empty_are_counted(tmp_path: Path) -> None:
     suite = suite_of()
     read = read_mine(tmp_path, suite)
     assert (len(read.train), len(read.scored["mine"])) == (3, 2)
-    said, *_ = PreparedTask(suite.tasks["mine"], read, {}, "", [], {}, []).remarks()
+    said, *_ = remarks(suite.tasks["mine"], read)
     empty = "empty texts in 2 rows of train and 1 row of validation"
-    assert said == f"mine: {empty}, which are used like any other"
+    assert said == f"{empty}, which are used like any other"
     pairs: list[Texts] = [("", "b"), ("", " "), ("a", ""), ("", "")]
     assert Rows(pairs, np.zeros(4, np.float32)).empty() == 2
     assert Rows(pairs, np.zeros(2, np.float32), choices=2).empty() == 0
@@ -328,6 +328,7 @@ def test_a_diverged_model_has_no_score(tmp_path: Path, ask: Ask) -> None:
 
 def test_wrong_requests_are_refused_before_anything_is_made(tmp_path: Path, ask: Ask) -> None:
     write_task(tmp_path, "cola", rows=40)
+    (tmp_path / "mine").write_text("a file")
     trained: dict[str, Any] = {"jobs": None, "untrained": False}
     half: dict[str, Any] = {"jobs": None, "compute": ComputeConfig(dtype="bfloat16")}
     for values, message in (
@@ -337,6 +338,8 @@ def test_wrong_requests_are_refused_before_anything_is_made(tmp_path: Path, ask:
         ({"data": str(tmp_path / "model")}, "holds no task"),
         ({"protocol": "crammin"}, "no protocol 'crammin': did you mean cramming"),
         ({"submission": tmp_path / "s.zip", "suite": "docs"}, "no leaderboard"),
+        ({"untrained": False, "twins": tmp_path / "twins"}, "leave out --untrained-in"),
+        ({"twins": tmp_path / "mine"}, "mine is not a folder: name another with --untrained-in"),
         ({"model": str(tmp_path / "cola")}, "neither a finished run"),
         ({"suite": "heldout", "jobs": None}, "is a folder: name a file, such as heldout.jsonl.gz"),
         ({"suite": "blimp", "seeds": 2}, "--seeds does nothing for blimp: leave it out"),

@@ -42,31 +42,30 @@ class PreparedTask:
         positive = self.task.positive
         return self.key if positive is None else json_hash([self.key, positive])
 
-    def remarks(self) -> Iterator[str]:
-        """Lines about what was read otherwise than a user may expect."""
-        task, data = self.task, self.data
-        scored = {task.numbers[name].key: rows for name, rows in data.scored.items()}
-        for words in left_out(task, data.scored, data.train):
-            yield f"{task.name}: {words}"
-        for split, rows in scored.items():
-            pairs = [(part.rows, part.train) for part in parts_of(data)] or [(rows, data.train)]
-            if known := sum(some.known_from(train) for some, train in pairs):
-                yield (
-                    f"{task.name}: {known:,} of {counted(len(rows), 'row')} of {split} have the "
-                    "same text as a training row, so they say nothing about new text"
-                )
-        folded = ["".join(label.lower().split()) for label in data.labels]
-        times = Counter(folded)
-        alike = [label for label, one in zip(data.labels, folded, strict=True) if times[one] > 1]
-        if alike and not task.labels and len(task.label) == 1:
+
+def remarks(task: Task, data: TaskData) -> Iterator[str]:
+    """What was read otherwise than a user may expect, in words."""
+    yield from left_out(task, data.scored, data.train)
+    scored = {task.numbers[name].key: rows for name, rows in data.scored.items()}
+    for split, rows in scored.items():
+        pairs = [(part.rows, part.train) for part in parts_of(data)] or [(rows, data.train)]
+        if known := sum(some.known_from(train) for some, train in pairs):
             yield (
-                f"{task.name}: labels {', '.join(map(repr, alike[:6]))} differ only in case or "
-                "spaces, but count as different classes: correct the data if they are the same"
+                f"{known:,} of {counted(len(rows), 'row')} of {split} have the same text as a "
+                "training row, so they say nothing about new text"
             )
-        of_one = [metric for metric in task.metrics if metric in OF_ONE]
-        if of_one and not task.labels and task.positive is None and positive_of(task, data.labels):
-            other, positive = data.labels
-            yield (
-                f"{task.name}: {' and '.join(of_one)} of {positive}, the second label in order; "
-                f"for the other one, add positive: {other}"
-            )
+    folded = ["".join(label.lower().split()) for label in data.labels]
+    times = Counter(folded)
+    alike = [label for label, one in zip(data.labels, folded, strict=True) if times[one] > 1]
+    if alike and not task.labels and len(task.label) == 1:
+        yield (
+            f"labels {', '.join(map(repr, alike[:6]))} differ only in case or spaces, but count "
+            "as different classes: correct the data if they are the same"
+        )
+    of_one = [metric for metric in task.metrics if metric in OF_ONE]
+    if of_one and not task.labels and task.positive is None and positive_of(task, data.labels):
+        other, positive = data.labels
+        yield (
+            f"{' and '.join(of_one)} of {positive}, the second label in order; for the other "
+            f"one, add positive: {other}"
+        )

@@ -19,7 +19,7 @@ from crammed.evaluation.finetuning.vectors import COMPARED
 from crammed.evaluation.folder import EvaluationFolder, outputs_file, read_gold, submission_key
 from crammed.evaluation.folds import Fold, join, unfinished
 from crammed.evaluation.linear import linear_scores
-from crammed.evaluation.prepared import PreparedTask
+from crammed.evaluation.prepared import PreparedTask, remarks
 from crammed.evaluation.scores.judged import Judged
 from crammed.evaluation.scores.score import failed_json, score_json
 from crammed.evaluation.twins import SharedTwins
@@ -98,8 +98,8 @@ class SuiteEvaluator:
                         suite.tasks[name], data, suite, test=self.test
                     )
                     prepared.append(self._prepare(suite, name, read, scratch / name))
-                    for words in prepared[-1].remarks():
-                        self.progress.line(f"note  {words}")
+                    for words in remarks(suite.tasks[name], read):
+                        self.progress.line(f"note  {name}: {words}")
                 except InputError as error:
                     failures[name] = str(error)
             jobs = [job for each in prepared for job in each.jobs]

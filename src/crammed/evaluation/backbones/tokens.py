@@ -64,16 +64,16 @@ def by_library(
     cutting.no_padding()
     cutting.enable_truncation(max_length, strategy="longest_first")
 
-    def encoded(chunk: Sequence[Texts]) -> Iterator[_Sequence]:
-        if words:
-            yield from _words(cutting, chunk, unknown)
-            return
-        for one in cutting.encode_batch_fast([t[0] if len(t) == 1 else t for t in chunk]):
-            yield _Sequence(one.ids, one.type_ids, (), bool(one.overflowing))
+    def encoded() -> Iterator[_Sequence]:
+        for start in range(0, len(texts), _CHUNK):
+            chunk = texts[start : start + _CHUNK]
+            if words:
+                yield from _words(cutting, chunk, unknown)
+                continue
+            for one in cutting.encode_batch_fast([t[0] if len(t) == 1 else t for t in chunk]):
+                yield _Sequence(one.ids, one.type_ids, (), bool(one.overflowing))
 
-    chunks = (texts[start : start + _CHUNK] for start in range(0, len(texts), _CHUNK))
-    sequences = (sequence for chunk in chunks for sequence in encoded(chunk))
-    return _collect(sequences, types=types, words=words, filler=filler)
+    return _collect(encoded(), types=types, words=words, filler=filler)
 
 
 def _words(tokenizer: Tokenizer, rows: Sequence[Texts], unknown: str | None) -> Iterator[_Sequence]:
