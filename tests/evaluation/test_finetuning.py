@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from crammed.config import Protocol
 from crammed.errors import InputError
 from crammed.evaluation.backbones.tokens import Tokenized
-from crammed.evaluation.finetuning.batches import EncodedSplit, epoch_batches, word_places
+from crammed.evaluation.finetuning.batches import EncodedSplit, epoch_batches
 from crammed.evaluation.finetuning.engine import (
     GRAPH_WIDTH,
     PREDICTION_TOKENS,
@@ -145,9 +145,8 @@ def test_labels_of_words_stand_at_the_tokens_that_begin_them() -> None:
         [0, -100, -100],
         [1, -100, -100],
     ]
-    token, word = word_places(tokens, counts)
-    assert token.tolist() == [0, 2, 3]
-    assert word.tolist() == [0, 1, 3]
+    outputs = np.arange(10, dtype=np.float32).reshape(5, 2)
+    assert split.of_words(outputs, majority=1).tolist() == [[0, 1], [4, 5], [0, 1], [6, 7]]
 
 
 def test_losses_are_those_of_the_definitions() -> None:

@@ -26,6 +26,11 @@ def seeds_of(truth: Any, right: float, count: int, seed: int = 0) -> list[Any]:
     return [np.eye(2)[guess] for guess in guesses]
 
 
+def interval_of(outputs: list[Any], rows: Rows) -> list[float]:
+    """The interval of the accuracy of a model with these outputs, one of each seed."""
+    return interval(resampled_medians(("accuracy",), [outputs], rows, (), "x", "x")[0]) or [0, 0]
+
+
 def data_of(train: int = 100) -> TaskData:
     return TaskData(rows_of([0] * train), {"mrpc": rows_of(TRUTH)}, {}, ("no", "yes"), "0" * 64)
 
@@ -155,9 +160,7 @@ def test_intervals_hold_what_theory_says() -> None:
     """95 % of a proportion: 1.96 standard errors on each side."""
     truth = np.ones(2000, int)
     guess = np.arange(2000) % 5 > 0  # 80 % correct
-    outputs = [np.eye(2)[guess.astype(int)]]
-    medians = resampled_medians(("accuracy",), [outputs], rows_of(truth), (), "x", "x")[0]
-    low, high = interval(medians) or (0, 0)
+    low, high = interval_of([np.eye(2)[guess.astype(int)]], rows_of(truth))
     error = 100 * (0.8 * 0.2 / 2000) ** 0.5
     assert low == pytest.approx(80 - 1.96 * error, abs=0.35 * error)
     assert high == pytest.approx(80 + 1.96 * error, abs=0.35 * error)
@@ -168,11 +171,7 @@ def test_seeds_that_differ_widen_the_interval() -> None:
         np.roll(np.eye(2)[(np.arange(900) < 900 * share).astype(int)], 3, 0)
         for share in (0.5, 0.7, 0.9)
     ]
-    rows = rows_of(np.ones(900))
-    one, three = (
-        interval(resampled_medians(("accuracy",), [each], rows, (), "x", "x")[0]) or [0.0, 0.0]
-        for each in (seeds[1:2], seeds)
-    )
+    one, three = (interval_of(each, rows_of(np.ones(900))) for each in (seeds[1:2], seeds))
     assert three[1] - three[0] > 2 * (one[1] - one[0])
 
 
@@ -181,10 +180,7 @@ def test_groups_are_drawn_whole() -> None:
     right = np.arange(300) // 30 % 2
     outputs = [np.eye(2)[right]]
     rows = rows_of(np.ones(300)), rows_of(np.ones(300), groups=[str(n // 30) for n in range(300)])
-    alone, grouped = (
-        interval(resampled_medians(("accuracy",), [outputs], each, (), "x", "x")[0]) or [0.0, 0.0]
-        for each in rows
-    )
+    alone, grouped = (interval_of(outputs, each) for each in rows)
     assert grouped[1] - grouped[0] > 3 * (alone[1] - alone[0])
 
 

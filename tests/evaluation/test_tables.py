@@ -12,11 +12,7 @@ import pytest
 
 from crammed.evaluation.scores.notes import notes
 from crammed.evaluation.scores.published import published, published_beside
-from crammed.evaluation.scores.table import (
-    blimp_table,
-    comparison_tables,
-    score_tables,
-)
+from crammed.evaluation.scores.table import blimp_table, comparison_tables, score_tables
 from crammed.report.verdict import of_scores
 from crammed.terminal.table import Printed, show
 from support.scores import BLIMP, GLUE, PAPERS, score
@@ -91,33 +87,17 @@ def test_a_table_in_a_file_is_plain_and_whole() -> None:
     assert "GPT-2" not in _printed([blimp_table({**BLIMP, "official": False})], io.StringIO())
 
 
+OVER = "points over the untrained model, 95 % interval"
+AS_GOOD = "TF-IDF with a linear model does as well or better on"
+ENOUGH = "it may be all you need there"
+
+
 @pytest.mark.parametrize(
     ("floor", "linear", "said"),
     [
-        (
-            57.0,
-            50.0,
-            [
-                "mine: pretraining made no clear difference: +3.0 points over the untrained "
-                "model, 95 % interval -1.0 to +7.0"
-            ],
-        ),
-        (
-            80.0,
-            None,
-            [
-                "mine: pretraining hurt: -20.0 points over the untrained model, 95 % "
-                "interval -24.0 to -16.0"
-            ],
-        ),
-        (
-            50.0,
-            60.0,
-            [
-                "TF-IDF with a linear model does as well or better on mine (60.0); it may be all "
-                "you need there"
-            ],
-        ),
+        (57.0, 50.0, [f"mine: pretraining made no clear difference: +3.0 {OVER} -1.0 to +7.0"]),
+        (80.0, None, [f"mine: pretraining hurt: -20.0 {OVER} -24.0 to -16.0"]),
+        (50.0, 60.0, [f"{AS_GOOD} mine (60.0); {ENOUGH}"]),
         (50.0, 50.0, []),
         (None, None, []),
     ],
@@ -144,10 +124,8 @@ def test_what_helps_with_two_texts() -> None:
     entry = {**score(60.0, seeds=[60.0]), "linear": 60.0}
     joint = {**entry, "joint": True}
     said = [
-        "TF-IDF with a linear model does as well or better on a (60.0), c (60.0); it may be all "
-        "you need there",
-        "TF-IDF with a linear model does as well or better on b (60.0); --protocol small, which "
-        "reads two texts apart, may do better",
+        f"{AS_GOOD} a (60.0), c (60.0); {ENOUGH}",
+        f"{AS_GOOD} b (60.0); --protocol small, which reads two texts apart, may do better",
     ]
     tasks = {"a": entry, "b": joint, "c": entry}
     assert notes(tasks) == said

@@ -70,7 +70,7 @@ class EncodedSplit:
         self._words = len(self) if word_counts is None else int(word_counts.sum())
         values: NDArray[Any] = np.zeros(self._words, np.float32) if labels is None else labels
         if word_counts is not None:
-            token, word = self._places = word_places(tokens, word_counts)
+            token, word = self._places = _word_places(tokens, word_counts)
             of_words, values = values, np.full(len(tokens.ids), -100, np.int64)
             values[token] = of_words[word]
             values[values < 0] = -100
@@ -120,7 +120,7 @@ class EncodedSplit:
         return words
 
 
-def word_places(
+def _word_places(
     tokens: Tokenized, word_counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Which tokens begin a word, and the indices of these words among all words of the split."""

@@ -125,15 +125,11 @@ def run_jobs(
         limit: maximum number of jobs at once; None is what cores and memory allow.
     """
     jobs = sorted(jobs, key=lambda job: -job.task.tokens)  # the jobs of a task stay together
-    here: int | None = None
-    if setup.numerics.device.type == "cpu":
-        workers = _at_once(len(jobs), parameters, limit, setup.threads)
-        if workers <= 1:
-            reports, here = _in_groups(jobs, setup, 1, progress), setup.threads
-        else:
-            reports = _in_processes(jobs, setup, workers)
+    cpu, here = setup.numerics.device.type == "cpu", setup.threads
+    if cpu and (workers := _at_once(len(jobs), parameters, limit, setup.threads)) > 1:
+        reports, here = _in_processes(jobs, setup, workers), None
     else:
-        reports = _in_groups(jobs, setup, limit or MOST_TOGETHER, progress)
+        reports = _in_groups(jobs, setup, 1 if cpu else limit or MOST_TOGETHER, progress)
     failures: Failures = {}
     done, detail = 0.0, ""
     whole = sum(job.task.tokens for job in jobs)
