@@ -96,10 +96,14 @@ def data(tmp_path: Path) -> Path:
         lines = (json.dumps(row(number, text)) for number, text in enumerate(part))
         (folder / f"{split}.jsonl").write_text("\n".join(lines))
     for kind, columns in COLUMNS.items():
-        tasks = {"mine": {"kind": kind, **columns}}
-        (tmp_path / f"{kind}.yaml").write_text(json.dumps({"tasks": tasks}))
+        define(folder, kind, mine={"kind": kind, **columns})
     (tmp_path / "protocol.yaml").write_text(PROTOCOL)
     return folder
+
+
+def define(data: Path, kind: str = "classification", **tasks: Any) -> None:
+    """Have the suite of a kind hold these tasks."""
+    (data.parent / f"{kind}.yaml").write_text(json.dumps({"tasks": tasks}))
 
 
 def request(data: Path, encoder: Path, kind: str = "classification", **values: Any) -> Request:
@@ -169,7 +173,7 @@ def test_values_of_any_size_are_predicted(
 ) -> None:
     """A head would take thousands of steps to reach them."""
     large = {**COLUMNS["regression"], "kind": "regression", "label": "large", "folds": folds}
-    (data.parent / "regression.yaml").write_text(json.dumps({"tasks": {"mine": large}}))
+    define(data, "regression", mine=large)
     for split in ("train", "validation"):
         lines = map(json.loads, (data / f"{split}.jsonl").read_text().splitlines())
         rows = (json.dumps({**each, "large": 1000.0 + each["value"]}) for each in lines)
@@ -274,8 +278,7 @@ def test_a_task_is_reported_without_those_kept_earlier(
     data: Path, encoders: dict[str, Path]
 ) -> None:
     keep(request(data, encoders["crammed"]), data.parent / "kept", SILENT)
-    renamed = {"tasks": {"other": COLUMNS["classification"]}}
-    (data.parent / "classification.yaml").write_text(json.dumps(renamed))
+    define(data, other=COLUMNS["classification"])
     done = keep(request(data, encoders["crammed"]), data.parent / "more", SILENT)
     assert [*done["suites"]["classification"]["tasks"]] == ["other"]
 
@@ -283,8 +286,7 @@ def test_a_task_is_reported_without_those_kept_earlier(
 def test_a_model_is_kept_of_all_rows_where_parts_of_them_are_scored(
     data: Path, encoders: dict[str, Path]
 ) -> None:
-    folded = {"tasks": {"mine": {**COLUMNS["classification"], "folds": 2}}}
-    (data.parent / "classification.yaml").write_text(json.dumps(folded))
+    define(data, mine={**COLUMNS["classification"], "folds": 2})
     done = keep(request(data, encoders["crammed"]), data.parent / "kept", SILENT)
     judged = read_outputs(data.parent / "scores", "classification", "mine", 0)["mine"]
     assert sum(each["rows"] for each in done["classes"]) == len(judged) == 48
@@ -320,15 +322,14 @@ def test_what_cannot_be_kept_is_refused_in_one_line(data: Path, encoders: dict[s
     with pytest.raises(InputError, match="kept exists already: choose another --out"):
         keep(request(data, encoder), data.parent / "kept", SILENT)
     (data.parent / "kept" / "mine.txt").unlink()
-    two = {"a": COLUMNS["classification"], "b": COLUMNS["classification"]}
-    two = {name: {**columns, "folder": "rows"} for name, columns in two.items()}
-    (data.parent / "classification.yaml").write_text(json.dumps({"tasks": two}))
+    two = {name: {**COLUMNS["classification"], "folder": "rows"} for name in "ab"}
+    define(data, **two)
     with pytest.raises(InputError, match="choose one task with --task: a, b"):
         keep(request(data, encoder), data.parent / "kept", SILENT)
     with pytest.raises(InputError, match="no task 'c'"):
         keep(request(data, encoder, tasks=("c",)), data.parent / "kept", SILENT)
     two["b"]["train"] = "training"
-    (data.parent / "classification.yaml").write_text(json.dumps({"tasks": two}))
+    define(data, **two)
     above = replace(request(data, encoder), data=str(data.parent))
     with pytest.raises(InputError, match=r"task b: .*rows has no training split"):
         keep(above, data.parent / "kept", SILENT)
@@ -367,14 +368,11 @@ def test_a_model_that_reads_two_texts_apart(
         layer.unlink()
         if damage is not None:
             layer.write_bytes(damage)
-        with pytest.raises(
-            InputError, match=r"pairs\.safetensors is missing or damaged: fine-tune"
-        ):
+        with pytest.raises(InputError, match=r"pairs\.safetensors is missing or damaged: fine-"):
             Predictor.load(kept)
         layer.touch()
-    single = keep(
-        request(data, encoders[recipe], into=data.parent / "others"), data.parent / "single", SILENT
-    )
+    other = request(data, encoders[recipe], into=data.parent / "others")
+    single = keep(other, data.parent / "single", SILENT)
     assert not (data.parent / "single" / PAIR_LAYER).exists()
     assert single["protocol"]["pairs"] == "apart"
 

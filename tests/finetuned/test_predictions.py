@@ -21,8 +21,13 @@ from crammed.terminal.progress import SILENT
 from support.models import save_model
 from support.text import write_rows as write_lines
 
-FIXED: dict[str, Any] = {"max_length": 16, "encoder": "e", "seed": 0, "scores": {}}
-"""What a description has whatever its task is."""
+
+def predictor_of(labels: tuple[str, ...], **fields: str) -> Predictor:
+    """A predictor for a task, without a model."""
+    task = Task.model_validate({"name": "a", "metric": "accuracy", **fields})
+    fixed: dict[str, Any] = {"max_length": 16, "encoder": "e", "seed": 0, "scores": {}}
+    nothing: Any = None
+    return Predictor(Description(task=task, labels=labels, **fixed), nothing, nothing, nothing)
 
 
 def test_rows_with_another_number_of_answers_are_refused(
@@ -31,13 +36,7 @@ def test_rows_with_another_number_of_answers_are_refused(
     monkeypatch.setattr(
         Predictor, "outputs", lambda _, rows: (np.zeros((len(rows), rows.choices)), 0)
     )
-    values = {"name": "a", "kind": "choice", "text": "q", "choices": "ends", "metric": "accuracy"}
-    values["group"] = "g"
-    task = Task.model_validate(values)
-    nothing: Any = None
-    predictor = Predictor(
-        Description(task=task, labels=("0", "1"), **FIXED), nothing, nothing, nothing
-    )
+    predictor = predictor_of(("0", "1"), kind="choice", text="q", choices="ends", group="g")
     rows = [{"q": "why", "ends": [*"ab"]}, {"q": "why", "ends": [*"abc"]}]  # without groups
     file = write_lines(tmp_path / "rows.jsonl", rows[:1])
     assert len([*predictor.predict(file)]) == 1
@@ -51,10 +50,7 @@ def test_an_empty_cell_of_an_only_column_has_an_answer(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Predictor, "outputs", lambda _, rows: (np.zeros((len(rows), 2)), 0))
-    task = Task.model_validate({"name": "a", "text": "review", "metric": "accuracy"})
-    nothing: Any = None
-    described = Description(task=task, labels=("no", "yes"), **FIXED)
-    predictor = Predictor(described, nothing, nothing, nothing)
+    predictor = predictor_of(("no", "yes"), text="review")
     (tmp_path / f"new{suffix}").write_text("review\ngood\n\nbad\n")
     rows = [record["review"] for record, _ in predictor.predict(tmp_path / f"new{suffix}")]
     assert rows == ["good", "", "bad"]
@@ -62,8 +58,7 @@ def test_an_empty_cell_of_an_only_column_has_an_answer(
 
 def test_a_class_of_truncated_words_that_is_no_label_is_refused(tmp_path: Path) -> None:
     folder = save_model(tmp_path / "model", "bert", "AutoModelForTokenClassification")
-    values = {"name": "a", "kind": "tokens", "text": "words", "metric": "accuracy"}
-    described = Description(task=Task.model_validate(values), labels=("x", "y"), **FIXED)
+    described = predictor_of(("x", "y"), kind="tokens", text="words").description
     cpu = ComputeConfig(device="cpu")
     for majority in (1, 2, -1):
         told = {**described.model_dump(mode="json"), "majority": majority}

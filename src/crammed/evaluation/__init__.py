@@ -5,9 +5,8 @@ protocol     fine-tuning hyperparameters (``protocols/``)
 backbones/   loads the model, wherever it comes from
 folder       stores scores and predictions, and finds finished work again
 suite        a suite of tasks: tokenize, list the jobs, score
-prepared     one of its tasks, tokenized, and what is to say about its rows
+prepared     one of its tasks, tokenized; its folds, and what is to say about its rows
 twins        what untrained models of a shape predict, kept for others of that shape
-folds        fine-tunes on parts of a task's rows, where it is cross-validated
 finetuning/  runs the jobs: fine-tuning, or probes of a frozen encoder
 scores/      metrics, intervals, means, and their tables
 linear       what TF-IDF with a linear model scores

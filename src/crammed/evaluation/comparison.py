@@ -39,11 +39,9 @@ class Comparison:
     probed: bool
 
     def json(self) -> dict[str, Any]:
-        """As ``--json`` prints it."""
         return {"a": self.a, "b": self.b, "numbers": self.entries, "notes": self.notes}
 
     def parts(self) -> list[Printed]:
-        """As a terminal shows it."""
         tables = comparison_tables(self.a, self.b, self.entries, probed=self.probed)
         return [*tables, Text("\n".join(self.notes))] if self.notes else tables
 

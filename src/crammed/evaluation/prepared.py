@@ -1,21 +1,41 @@
-"""A task as it is evaluated: tokenized, with its jobs, and what is to say about its rows."""
+"""A task as it is evaluated: tokenized, with its jobs, and what is to say about its rows.
+
+With folds, models are fine-tuned on parts of its rows, and what they predict is joined.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from crammed.evaluation.finetuning.arrays import save_arrays
 from crammed.evaluation.finetuning.jobs import FinetuneJob
-from crammed.evaluation.folds import Fold
+from crammed.evaluation.finetuning.task import FinetuneTask
 from crammed.evaluation.scores.score import positive_of
 from crammed.evaluation.scores.table import left_out
 from crammed.files.hashes import json_hash
 from crammed.quantity import counted
-from crammed.tasks.folds import parts_of
+from crammed.tasks.folds import Integers, parts_of
 from crammed.tasks.rows import TaskData
 from crammed.tasks.task import OF_ONE, Task
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A part of the rows: a task that trains on all others, and where the part's outputs go."""
+
+    number: int
+    task: FinetuneTask
+    places: Integers
+
+    def job(self, whole: FinetuneJob) -> FinetuneJob:
+        """The job on this part, of a job on all rows."""
+        file = whole.file.parent / f"fold-{self.number}" / whole.file.name
+        return replace(whole, task=self.task, file=file, key=json_hash([whole.key, self.number]))
 
 
 @dataclass(frozen=True)
@@ -41,6 +61,28 @@ class PreparedTask:
         """Digest of what the linear model's score depends on."""
         positive = self.task.positive
         return self.key if positive is None else json_hash([self.key, positive])
+
+    def unfinished(self) -> list[FinetuneJob]:
+        """The jobs that have to run; with folds, those on parts in place of those on all rows."""
+        waiting = [job for job in self.jobs if not job.finished()]
+        if not self.folds:
+            return waiting
+        parts = [fold.job(job) for fold in self.folds for job in waiting]
+        return [job for job in parts if not job.finished()]
+
+    def join(self) -> None:
+        """Save the outputs for all rows of the jobs whose parts are finished."""
+        for whole in self.jobs:
+            parts = [fold.job(whole) for fold in self.folds]
+            if not parts or whole.finished() or not all(job.finished() for job in parts):
+                continue
+            order = np.argsort(np.concatenate([fold.places for fold in self.folds]))
+            found = [job.outputs() for job in parts]
+            joined = {
+                name: np.concatenate([each[name] for each in found])[order]
+                for name in whole.task.scored
+            }
+            save_arrays(whole.file, joined, {"key": whole.key})
 
 
 def remarks(task: Task, data: TaskData) -> Iterator[str]:

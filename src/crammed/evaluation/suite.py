@@ -17,9 +17,8 @@ from crammed.evaluation.finetuning.jobs import FinetuneJob, FinetuneSetup, run_j
 from crammed.evaluation.finetuning.task import SCALED, FinetuneTask, LabelScale, SplitWriter
 from crammed.evaluation.finetuning.vectors import COMPARED
 from crammed.evaluation.folder import EvaluationFolder, outputs_file, read_gold, submission_key
-from crammed.evaluation.folds import Fold, join, unfinished
 from crammed.evaluation.linear import linear_scores
-from crammed.evaluation.prepared import PreparedTask, remarks
+from crammed.evaluation.prepared import Fold, PreparedTask, remarks
 from crammed.evaluation.scores.judged import Judged
 from crammed.evaluation.scores.score import failed_json, score_json
 from crammed.evaluation.twins import SharedTwins
@@ -110,7 +109,7 @@ class SuiteEvaluator:
                 _waiting(prepared), setup, self.backbone.parameters, self.jobs, self.progress
             )
             for each in prepared:
-                join(each.jobs, each.folds)
+                each.join()
             self._share_twins(suite, jobs)
         found = [each for each in prepared if each.task.name not in failures]
         return self._score_all(suite, found, failures)
@@ -205,7 +204,6 @@ class SuiteEvaluator:
         return [COMPARED] * apart + dropout + [SCALED] * bool(scale)
 
     def _folds(self, data: TaskData, whole: FinetuneTask, writer: SplitWriter) -> Iterator[Fold]:
-        """Tokenize the parts of a task that is cross-validated."""
         for number, part in enumerate(parts_of(data), 1):
             train = writer.write("train", part.train)
             scored = {name: writer.write(name, part.rows) for name in data.scored}
@@ -332,7 +330,7 @@ def _settings(task: Task) -> dict[str, Any]:
 
 
 def _waiting(prepared: Sequence[PreparedTask]) -> list[FinetuneJob]:
-    return [job for each in prepared for job in unfinished(each.jobs, each.folds)]
+    return [job for each in prepared for job in each.unfinished()]
 
 
 def first_score(task: Task, scores: Mapping[str, Any]) -> Mapping[str, Any]:

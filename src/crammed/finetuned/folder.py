@@ -58,12 +58,10 @@ class Description(Section):
 
     @property
     def outputs(self) -> int:
-        """Outputs of the model for each sequence."""
         return 1 if self.task.kind in _OF_ONE_NUMBER else len(self.labels)
 
 
 def read_description(folder: Path) -> Description:
-    """What a folder says of its task."""
     file = folder / DESCRIPTION
     if not file.exists():
         raise InputError(

@@ -37,7 +37,6 @@ def write_rows(file: Path, predicted: Predicted, progress: Progress) -> None:
 
 
 def check_format(file: Path) -> None:
-    """Refuse a file whose suffix names no format to write."""
     if file.suffix not in _FORMATS:
         raise InputError(f"{file} must end in {' or '.join(_FORMATS)}")
 

@@ -89,7 +89,6 @@ class Predictor:
 
     @property
     def longest(self) -> int:
-        """Tokens at which texts are truncated."""
         return min(self.description.max_length, self.backbone.max_length)
 
     def outputs(self, rows: Rows) -> tuple[Outputs, int]:

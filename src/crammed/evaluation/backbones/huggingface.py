@@ -338,7 +338,6 @@ class HuggingFaceMaskedLM(nn.Module):
             decoder.register_forward_pre_hook(self._pick)
 
     def forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None = None) -> Tensor:
-        """ids [B, S], positions [B, N], mask [B, S] bool -> logits [B, N, V]."""
         given = torch.ones_like(ids) if mask is None else mask.long()
         self._positions = positions
         logits: Tensor = self.model(input_ids=ids, attention_mask=given).logits

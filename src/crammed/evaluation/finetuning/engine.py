@@ -58,7 +58,6 @@ class Numerics:
         return cls(device.torch, device.tuning_dtype, graphs=device.torch.type == "cuda")
 
     def autocast(self) -> torch.autocast:
-        """The context of a forward pass."""
         half = self.dtype != torch.float32
         # A pass uses each weight once, and a capture must not keep casts from before it.
         return torch.autocast(self.device.type, self.dtype, enabled=half, cache_enabled=False)

@@ -68,7 +68,6 @@ class FinetuneJob:
 
     @property
     def splits(self) -> dict[str, TokenizedSplit]:
-        """The splits that the model predicts."""
         return {**self.task.scored, **(self.task.tested if self.trained else {})}
 
     def outputs(self) -> dict[str, NDArray[np.float32]]:
@@ -283,7 +282,6 @@ def _together(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[Jo
 
 
 def _model(backbone: Backbone, job: FinetuneJob, protocol: Protocol) -> nn.Module:
-    """The model that a job fine-tunes, on the CPU."""
     task, dropout = job.task, float(protocol.dropout)
     given: Any = {"trained": job.trained, "dropout": dropout}
     if not task.apart:

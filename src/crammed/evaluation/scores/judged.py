@@ -111,7 +111,6 @@ class Told(BaseModel):
 
 
 def shortened(text: str) -> str:
-    """Text in one line, not too long."""
     short = " ".join(text.split())
     return short if len(short) <= MOST_CHARACTERS else f"{short[:MOST_CHARACTERS]}..."
 

@@ -76,7 +76,6 @@ def score_json(
 
 
 def failed_json(task: Task, name: str, reason: str) -> Json:
-    """The entry for a score that could not be computed."""
     return {"metric": metric_words(task, name, task.labels), "failed": reason}
 
 

@@ -78,7 +78,6 @@ def untrained_text(score: Json) -> str:
 
 
 def linear_text(score: Json) -> str:
-    """The score of TF-IDF with a linear model, if there is one."""
     linear = score.get("linear")
     return "none" if linear is None else f"{linear:.1f}"
 
@@ -131,7 +130,6 @@ def left_out(task: Task, scored: Mapping[str, Rows], train: Rows | None = None) 
 
 
 def mean_text(mean: Json) -> str:
-    """The name of a mean, and what makes it incomplete."""
     faults = ["partial data"] if mean["partial"] else []
     if mean.get("failed"):
         faults.append(f"{', '.join(mean['failed'])} FAILED")
