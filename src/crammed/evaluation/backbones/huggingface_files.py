@@ -77,31 +77,32 @@ def model_files(folder: Path) -> list[Path]:
     weights = _weights(folder)
     if not weights:
         raise InputError(f"{folder} holds no weights (model.safetensors or pytorch_model.bin)")
+    config = folder / "config.json"
     try:
-        values = json.loads(read_text(folder / "config.json"))
+        values = json.loads(read_text(config))
         kind = values.get("model_type")
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise InputError(f"{folder / 'config.json'} is not a JSON object") from error
+        raise InputError(f"{config} is not a JSON object") from error
     if kind is None:
         ours = f": type the run directory, {folder.parent}" if "row_length" in values else ""
-        raise InputError(f"{folder / 'config.json'} has no model_type{ours}")
+        raise InputError(f"{config} has no model_type{ours}")
     for key, value in _settings(values):
         if isinstance(value, int) and value > _most(key):
-            raise InputError(f"{folder / 'config.json'}: no model has so large a {key}")
+            raise InputError(f"{config}: no model has so large a {key}")
         if "implementation" in key and isinstance(value, str) and value not in _OF_PYTORCH:
             raise InputError(
-                f"{folder / 'config.json'} asks for the code {value!r} as its {key}: remove that "
-                "key, and PyTorch's own is used"
+                f"{config} asks for the code {value!r} as its {key}: remove that key, and "
+                "PyTorch's own is used"
             )
         if key == "quantization_config" and value is not None:
             raise InputError(
-                f"{folder / 'config.json'} asks for the code of a quantization ({key}): evaluate a "
-                "version of the model without it"
+                f"{config} asks for the code of a quantization ({key}): evaluate a version of the "
+                "model without it"
             )
         if key == "configuration_files":
             raise InputError(
-                f"{folder / 'config.json'} has another file read in its place ({key}): remove that "
-                "key, or copy that file to config.json"
+                f"{config} has another file read in its place ({key}): remove that key, or copy "
+                "that file to config.json"
             )
     _check_indices(folder)
     _check_ids(folder)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from crammed.config import Protocol
 from crammed.errors import InputError
-from crammed.evaluation.finetuning.batches import Batch, EncodedSplit, epoch_batches
+from crammed.evaluation.finetuning.batches import EncodedSplit, epoch_batches
 from crammed.keys import key
 from crammed.machine.device import Device, is_out_of_memory
 from crammed.schedule import Constant, Cosine, Curve, LinearToZero
@@ -89,23 +89,21 @@ class FinetuneStep:
     """One optimizer step for each of M models, run eagerly or as one CUDA graph per width.
 
     Args:
-        batch: (rows [B], width) -> their batch, padded to this width.
-        loss: (logits, batch) -> the mean loss.
         capture: runs a step and returns its replay on the same buffers; None runs eagerly.
     """
 
     def __init__(
         self,
         models: Sequence[nn.Module],
+        kind: TaskKind,
+        train: EncodedSplit,
         protocol: Protocol,
-        batch: Callable[[Tensor, int], Batch],
-        loss: Callable[[Tensor, Batch], Tensor],
         numerics: Numerics,
-        capture: Capture | None = None,
+        capture: Capture | None,
     ) -> None:
         self._models = models
-        self._batch = batch
-        self._loss = loss
+        self._kind = kind
+        self._train = train
         self._numerics = numerics
         self._clip = protocol.clip
         self._capture = capture
@@ -158,10 +156,10 @@ class FinetuneStep:
 
     def _step_one(self, number: int, width: int) -> None:
         model, optimizer = self._models[number], self._optimizers[number]
-        batch = self._batch(self._rows[number], width)
+        batch = self._train.batch(self._rows[number], width)
         with self._numerics.autocast():
             logits = model(batch.ids, batch.mask, batch.types)
-        loss = self._loss(logits, batch)
+        loss = loss_of(self._kind, logits, batch.labels, self._train.choices)
         parameters = [p for p in model.parameters() if p.requires_grad]
         # torch.autograd.grad keeps every branch of a capture on its own stream; .backward() would
         # accumulate on the stream that created the parameters.
@@ -234,14 +232,7 @@ def finetune(
     if capture is None and numerics.graphs:
         capture = cuda_graphs()
     device = numerics.device
-    step = FinetuneStep(
-        models,
-        protocol,
-        train.batch,
-        lambda logits, batch: loss_of(kind, logits, batch.labels, train.choices),
-        numerics,
-        capture,
-    )
+    step = FinetuneStep(models, kind, train, protocol, numerics, capture)
     schedule = learning_rate(protocol)
     steps = protocol.epochs * (len(train) // protocol.batch)
     for model in models:
