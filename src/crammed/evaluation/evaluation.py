@@ -76,6 +76,9 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
         that fine-tune, also ``"max_length"``: the length in tokens at which sequences are
         truncated. With a submission, also ``"submission"``: the file, and ``"missing"``: what the
         leaderboard expects and the file lacks. With weights to keep, also ``"seed"``: whose.
+
+    Raises:
+        InputError: the request names what is not there, or a folder that holds other scores.
     """
     suite = _suite_of(request)
     protocol = protocol_for(request.model, request.protocol, request.seeds)

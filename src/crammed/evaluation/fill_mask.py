@@ -55,8 +55,7 @@ def fill_mask_examples(final: Trained, heldout: Path, device: Device) -> list[di
         with torch.inference_mode():
             at = torch.tensor([[gap]], device=device.torch)
             logits = model(torch.tensor([masked], device=device.torch), at)[0, 0].float().cpu()
-        probabilities = logits.softmax(-1)
-        values, indices = probabilities.topk(5)
+        values, indices = logits.softmax(-1).topk(5)
         guesses = [
             (_shown(final.tokenizer, index), round(value, 4))
             for index, value in zip(indices.tolist(), values.tolist(), strict=True)

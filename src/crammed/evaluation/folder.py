@@ -201,7 +201,7 @@ class EvaluationFolder:
         write_json(self.path / "scores.json", whole)
 
     def drop_failures(self, suite: str, but: Container[str]) -> None:
-        """Drop the failures of a suite, `but` those of scores that are computed again."""
+        """Drop the failures of a suite, except of the scores in `but`, computed again."""
         scores = self.scores(suite)
         tasks = scores["tasks"].items()
         kept = {name: score for name, score in tasks if name in but or "failed" not in score}
@@ -253,6 +253,9 @@ def read_scores(folder: Path) -> dict[str, Any]:
     """``{"schema", "model", "protocol", "suites": {name: scores}}`` of an evaluation folder.
 
     There is also ``"environment"`` in all but the oldest.
+
+    Raises:
+        InputError: it is not an evaluation folder, or its scores are damaged.
     """
     described = _described(folder)
     if described is None:

@@ -241,7 +241,7 @@ class SuiteEvaluator:
         return self.save(suite, scores)
 
     def save(self, suite: Suite, scores: Scores) -> Scores:
-        """Save a suite's scores and means, without tasks that its file no longer has like this."""
+        """Save a suite's scores, but of tasks that its file lacks or defines otherwise now."""
         tasks = {name: task for task in suite.tasks.values() for name in task.numbers}
         kept = {
             name: score
@@ -349,7 +349,7 @@ def median_seed(score: Mapping[str, Any]) -> int:
 def raise_for_failed_tasks(
     suites: Mapping[str, Any], asked: Container[str] | None = None, *, said: bool = False
 ) -> None:
-    """Raise `TaskFailed` if a score of a suite is missing, of those asked for if they are given.
+    """Raise `TaskFailed` if a score is missing, of those that were asked for if they are named.
 
     Args:
         said: their faults have been printed.

@@ -34,7 +34,7 @@ class Backbone(Protocol):
     shape_sha256: str
     """Digest of configuration and tokenizer, on which the untrained model depends."""
     parameters: int
-    """Their number, with the masked-language-model head if a class for it exists."""
+    """How many there are, with the masked-language-model head if a class for it exists."""
     width: int | None
     """Of the hidden states; None if unknown."""
     max_length: int
@@ -42,9 +42,9 @@ class Backbone(Protocol):
     trained_length: int
     """Length of the longest sequence it was pretrained on; `max_length` if unknown."""
     pad: int
-    """Id of a token, as are `mask` and `sep`, which ends a sentence."""
     mask: int | None
     sep: int | None
+    """Ids of the tokens for padding, in gaps and at the end of a sentence; None if it has none."""
     tokenizer: Any
     """A `tokenizers.Tokenizer`, or a tokenizer of transformers."""
     specials: frozenset[int]

@@ -225,7 +225,8 @@ def finetune(
 
     Args:
         names: (task, seed) of each model.
-        capture: how to capture steps; None uses CUDA graphs if `numerics` asks for them.
+        capture: how to capture steps, which may raise `CaptureFailed`; None uses CUDA graphs if
+            `numerics` asks for them.
     """
     if len(train) < protocol.batch:
         raise InputError(f"{len(train)} training rows are fewer than one batch of {protocol.batch}")

@@ -157,5 +157,5 @@ def tokenized(
     if apart:
         texts, sequences = [(text,) for pair in rows.texts for text in pair], 2
     words = kind == "tokens"
-    counts = np.array([len(texts) for texts in rows.texts], np.int64) if words else None
+    counts = np.array([len(row) for row in rows.texts], np.int64) if words else None
     return backbone.tokenize(texts, max_length, words=words), sequences, counts
