@@ -160,18 +160,6 @@ def test_texts_are_what_a_column_of_a_file_would_hold(model_folders: dict[str, P
         read(["premise", "{question} {end}"], ("Rain.", "What? wet"))
 
 
-@pytest.mark.parametrize("name", ["crammed", "bert"])
-def test_a_model_that_was_named_from_another_folder_goes_on(
-    model_folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.chdir(model_folders[name].parent)
-    model = crammed.load(name, "cpu")
-    monkeypatch.chdir(tmp_path)
-    assert model.path == model_folders[name]
-    there = crammed.load(model_folders[name], "cpu")
-    np.testing.assert_array_equal(model.encode(TEXTS), there.encode(TEXTS))
-
-
 def fine_tuned(tmp_path: Path) -> Path:
     """A classifier in a folder, as `crammed finetune` keeps it."""
     kept = save_model(tmp_path / "kept", "bert", "AutoModelForSequenceClassification")
@@ -199,14 +187,19 @@ def test_threads_that_predict_count_their_own_texts(
     assert sorted(cut) == [0, 1]
 
 
-def test_a_fine_tuned_model_that_was_named_from_another_folder_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["crammed", "bert", "kept"])
+def test_a_model_that_was_named_from_another_folder_goes_on(
+    model_folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    kept = fine_tuned(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    model = crammed.load("kept", "cpu")
-    monkeypatch.chdir(kept)
-    assert model.predict(TEXTS) == crammed.load(kept, "cpu").predict(TEXTS)
+    folder = {**model_folders, "kept": fine_tuned(tmp_path)}[name]
+    monkeypatch.chdir(folder.parent)
+    model = crammed.load(name, "cpu")
+    monkeypatch.chdir(folder)
+    assert model.path == folder
+    there = crammed.load(folder, "cpu")
+    np.testing.assert_array_equal(model.encode(TEXTS), there.encode(TEXTS))
+    if name == "kept":
+        assert model.predict(TEXTS) == there.predict(TEXTS)
 
 
 def test_what_is_not_there(model_folders: dict[str, Path], tmp_path: Path) -> None:

@@ -237,13 +237,8 @@ def test_token_classifiers_are_those_of_the_exported_class(
     config = tiny(recipe).model
     final = untrained(corpus.tokenizer, config)
     final.save(tmp_path / "final")
-    done = export(final, tmp_path / "export")
-    theirs = (
-        BackboneSpec(str(done.path), trust_remote_code=True)
-        .load()
-        .classifier(3, 0, trained=True, every_token=True)
-    )
-    ours = BackboneSpec(str(tmp_path)).load().classifier(3, 0, trained=True, every_token=True)
+    specs = BackboneSpec(str(tmp_path)), BackboneSpec(str(export(final, tmp_path / "export").path))
+    ours, theirs = (s.load().classifier(3, 0, trained=True, every_token=True) for s in specs)
     assert isinstance(ours, TokenClassifier)
     head = theirs.get_submodule("model.classifier")
     assert isinstance(head, nn.Linear)

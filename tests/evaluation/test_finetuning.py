@@ -198,6 +198,11 @@ def train(models: list[Toy], names: list[tuple[str, int]], rows: EncodedSplit, *
     return len(steps)
 
 
+def assert_same_weights(one: Toy, other: Toy) -> None:
+    for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
 def test_an_engine_step_is_a_plain_training_step() -> None:
     """The reference: padded by hand, .backward(), torch's optimizer and learning rate."""
     rows = some_rows()
@@ -226,8 +231,7 @@ def test_an_engine_step_is_a_plain_training_step() -> None:
             optimizer.step()
             done += 1
     assert done == len(steps) == 10
-    for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    assert_same_weights(model, reference)
 
 
 def test_a_model_does_not_notice_those_beside_it() -> None:
@@ -238,8 +242,7 @@ def test_a_model_does_not_notice_those_beside_it() -> None:
         train([model], [("t", seed)], split)
     train(together, [("t", 0), ("t", 1)], split)
     for one, other in zip(alone, together, strict=True):
-        for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+        assert_same_weights(one, other)
     assert not torch.allclose(alone[0].out.weight, alone[1].out.weight)
 
 
@@ -254,12 +257,10 @@ def test_replayed_steps_train_as_eager_ones_do() -> None:
         return step
 
     eager, replayed = Toy(2), Toy(2)
-    assert train([eager], [("t", 0)], split) == train(
-        [replayed], [("t", 0)], split, capture=capture
-    )
+    steps = train([eager], [("t", 0)], split)
+    assert train([replayed], [("t", 0)], split, capture=capture) == steps
     assert len(shapes) == len({-(-w // GRAPH_WIDTH) for w in split.widths(np.arange(80)[:, None])})
-    for mine, theirs in zip(eager.parameters(), replayed.parameters(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+    assert_same_weights(eager, replayed)
 
 
 def test_dropout_repeats_with_the_seed_and_differs_without() -> None:

@@ -74,18 +74,14 @@ def test_heldout_loss_equals_the_protocol_written_out_with_transformers(
 
 
 def test_heldout_files_of_another_form_are_refused(tmp_path: Path, corpus: Corpus) -> None:
-    file = tmp_path / "held.jsonl"
-    file.write_text('{"text": "fine"}\n{"body": "no"}\n')
-    with pytest.raises(InputError, match="line 2"):
-        heldout_rows(corpus.tokenizer, file, 10, 32)
-    file.write_text('{"text": 3}\n')
-    with pytest.raises(
-        InputError, match="line 1: the field 'text' is missing or does not hold text"
+    for lines, words in (
+        ([{"text": "fine"}, {"body": "no"}], "line 2"),
+        ([{"text": 3}], "line 1: the field 'text' is missing or does not hold text"),
+        ([{"text": "fine"}], "shorter than one row of 32"),
     ):
-        heldout_rows(corpus.tokenizer, file, 10, 32)
-    file.write_text('{"text": "fine"}\n')
-    with pytest.raises(InputError, match="shorter than one row of 32"):
-        heldout_rows(corpus.tokenizer, file, 10, 32)
+        file = write_rows(tmp_path / "held.jsonl", lines)
+        with pytest.raises(InputError, match=words):
+            heldout_rows(corpus.tokenizer, file, 10, 32)
 
 
 def test_rows_that_are_too_many_for_memory_are_read_fewer_at_a_time(

@@ -137,22 +137,15 @@ def _case(metric: Metric, draw: np.random.Generator) -> tuple[Any, Rows, tuple[s
     if metric == "span-f1":
         lengths = draw.integers(1, 6, size=count)
         rows = words_of(*[draw.integers(-1, 5, size=n).tolist() for n in lengths])
-        return (
-            logits(np.maximum(0, rows.labels).astype(int), 5)
-            + draw.random((len(rows.labels), 5)) * 1.3,
-            rows,
-            TAGS,
-        )
+        truth = np.maximum(0, rows.labels).astype(int)
+        return logits(truth, 5) + draw.random((len(truth), 5)) * 1.3, rows, TAGS
     if metric in ("micro-f1", "macro-f1", "accuracy") and draw.random() < 0.5:
         table = (draw.random((count, 9)) < draw.random()).astype(int)
         return table - 0.5 + draw.normal(size=(count, 9)) / 2, rows_of(table), ()
     classes = 2 if metric in ("f1", "group-f1") else int(draw.integers(2, 12))
     truth = draw.integers(0 if groups else -1, classes, size=count)
-    return (
-        logits(np.maximum(0, truth), classes) + draw.random((count, classes)),
-        rows_of(truth, groups=groups, positive=int(draw.integers(2))),
-        (),
-    )
+    outputs = logits(np.maximum(0, truth), classes) + draw.random((count, classes))
+    return outputs, rows_of(truth, groups=groups, positive=int(draw.integers(2))), ()
 
 
 def _resampled(outputs: Any, rows: Rows, weights: Any) -> tuple[Any, Rows]:
