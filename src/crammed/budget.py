@@ -1,9 +1,4 @@
-"""The budget is the clock of a run.
-
-`Budget` is what a run may spend; `Limits` adds how much text it may read. They turn what the run
-has spent and read into progress u in [0, 1], and into the progress of training, which every
-schedule is a function of. `Ledger` books every second to exactly one account, and `Pace` predicts
-how long the next update takes.
+"""What a run may spend, and the clock that says how much it has spent.
 
 A time budget is charged for the accounts that the configuration names and for work lost in a
 crash. A budget of tokens, updates or FLOPs counts only work that was kept, so such a run is
@@ -56,11 +51,9 @@ class Work:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run may spend, parsed once on entry to the program.
+    """What a run may spend: so many seconds, tokens, updates or training FLOPs.
 
-    Attributes:
-        limit: seconds, tokens, updates or training FLOPs, depending on `kind`.
-        text: the budget as typed; configurations save this.
+    Configurations save its text as typed.
     """
 
     kind: BudgetKind
@@ -72,8 +65,7 @@ class Budget:
         """Read ``24h``, ``90m``, ``1h30m``, ``2e9tok``, ``500updates`` or ``1e18flop``.
 
         Raises:
-            InputError: the text does not have this form, or the budget is not positive or is more
-                than any machine could spend.
+            InputError: the text is no such budget, or one that is zero or beyond any machine.
         """
         typed = text.strip()
         number = r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?"
@@ -93,11 +85,7 @@ class Budget:
         return budget
 
     def times(self, factor: float) -> Budget:
-        """This budget times `factor`; a budget of updates is rounded to whole updates.
-
-        Raises:
-            InputError: the result is zero, or more than any machine could spend.
-        """
+        """This budget times `factor`, in whole updates if it counts those; raises as `parse`."""
         if factor == 1.0:
             return self
         limit = round(self.limit * factor) if self.kind == "updates" else self.limit * factor
@@ -111,7 +99,6 @@ class Budget:
         return float(getattr(work, self.kind))
 
     def share(self, work: Work, charged_seconds: float) -> float:
-        """The share of the budget that has been spent."""
         return self.spent(work, charged_seconds) / self.limit
 
     def part(self, share: float) -> str:
@@ -131,11 +118,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Limits:
-    """What ends a run: its budget or its limit on reading the text, whichever comes first.
-
-    Attributes:
-        most_tokens: how many tokens the run may read.
-    """
+    """What ends a run, whichever comes first: its budget, or having read `most_tokens` tokens."""
 
     budget: Budget
     most_tokens: float = math.inf
@@ -145,10 +128,9 @@ class Limits:
         return max(self.budget.share(work, charged_seconds), work.tokens / self.most_tokens)
 
     def trained(self, work: Work, charged_seconds: float, begun: float) -> float:
-        """Progress of training, which the schedules follow: 0 when the first update begins.
+        """Progress of training, which the schedules follow.
 
-        Args:
-            begun: the share of the budget that was spent by then.
+        It is 0 when the first update begins, by when the share `begun` of the budget was spent.
         """
         share = self.budget.share(work, charged_seconds)
         left = (share - begun) / (1.0 - begun) if begun < 1.0 else 1.0
@@ -158,9 +140,7 @@ class Limits:
 class Ledger:
     """Books every second since its creation to one account: that of the innermost open context.
 
-    Args:
-        charge: the accounts that count against a time budget.
-        clock: returns seconds and never goes backwards; tests and forecasts supply their own.
+    The accounts in `charge` count against a time budget.
     """
 
     def __init__(self, charge: Iterable[Account], clock: Clock = time.monotonic) -> None:
@@ -201,19 +181,15 @@ class Ledger:
         self._book()
         return {name: self.seconds[name] for name in ACCOUNTS}
 
-    def restore(self, saved: Mapping[str, float], lost: float = 0.0) -> None:
-        """Add saved accounts; `lost` is the number of seconds of work lost in a crash."""
+    def restore(self, saved: Mapping[str, float], lost: float) -> None:
+        """Add saved accounts, and the seconds of work lost in a crash."""
         self._book()
         for name in ACCOUNTS:
             self.seconds[name] += saved.get(name, 0.0)
-        self.seconds["lost"] += max(0.0, lost)
+        self.seconds["lost"] += lost
 
     def lose(self, kept: Mapping[str, float]) -> float:
-        """Move the seconds charged since the earlier state `kept` to the account ``lost``.
-
-        Returns:
-            the number of seconds moved.
-        """
+        """Move the seconds charged since the state `kept` to the account ``lost``; return them."""
         self._book()
         before = sum(self.seconds.values())
         for name in self.charge - {"lost"}:
@@ -234,11 +210,9 @@ class Pace:
         self._seconds_per_row.append(seconds / rows)
 
     def typical(self, rows: int) -> float:
-        """Seconds for `rows` at the median pace; 0 before the first update.
+        """Seconds for `rows` at the median pace, which a pause does not change; 0 at first.
 
-        Schedules follow it, and it decides whether one more update fits. Neither a pause nor a load
-        of a moment changes it: of an even number, the lower middle counts, so that even a pause in
-        one of two updates does not. If a machine becomes slow, the median soon does as well.
+        Of an even number the lower middle counts, so that one of two updates may be paused.
         """
         return rows * statistics.median_low(self._seconds_per_row or (0.0,))
 
@@ -250,9 +224,8 @@ class Pace:
 def format_seconds(seconds: float) -> str:
     """``93784.0`` becomes ``26h 3m``; two units at most."""
     if seconds < 59.5:  # from here on it rounds to a minute
-        return (
-            f"{seconds:.0f}s" if seconds >= 9.95 or seconds == int(seconds) else f"{seconds:.1f}s"
-        )
+        whole = seconds >= 9.95 or seconds == int(seconds)
+        return f"{seconds:.0f}s" if whole else f"{seconds:.1f}s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes}m {rest}s" if rest else f"{minutes}m"

@@ -1,9 +1,8 @@
 """Schedules: pure functions of the progress u of training in [0, 1].
 
-Each learning-rate shape is a frozen model with its own parameters; calling it with u gives a factor
-of the peak value. Curves keep their end value beyond u = 1 and are never negative. Formulas:
-Geiping and Goldstein 2022, section 4.3, with the warm-up and cool-down of the public code, restated
-as fractions of training.
+A learning-rate shape called with u gives a factor of the peak rate, which is never negative and
+stays the same beyond u = 1. Formulas: Geiping and Goldstein 2022, section 4.3, with the warm-up and
+cool-down of the public code, restated as fractions of training.
 """
 
 from __future__ import annotations
@@ -70,20 +69,9 @@ class _CooledDown(Curve):
         return self
 
 
-def _line(progress: float, end: float) -> float:
-    """From 1 to `end`."""
-    return 1.0 + (end - 1.0) * progress
-
-
 def _half_cosine(progress: float) -> float:
     """From 1 to 0."""
     return 0.5 * (1.0 + math.cos(math.pi * progress))
-
-
-def _triangles(u: float, cycles: int) -> float:
-    """From 0 to 1 and back, `cycles` times."""
-    within = (u * cycles) % 1.0
-    return 2.0 * min(within, 1.0 - within)
 
 
 class Triangle(Curve):
@@ -107,7 +95,7 @@ class OneCycle(Curve):
     shape: Literal["one-cycle"] = "one-cycle"
 
     def body(self, u: float) -> float:
-        return _triangles(u, 1)
+        return 2.0 * min(u, 1.0 - u)
 
 
 class MultiCycle(Curve):
@@ -117,7 +105,8 @@ class MultiCycle(Curve):
     cycles: Annotated[int, Field(ge=1, le=2**20)] = 8
 
     def body(self, u: float) -> float:
-        return _triangles(u, self.cycles)
+        within = (u * self.cycles) % 1.0
+        return 2.0 * min(within, 1.0 - within)
 
 
 class LinearDecay(_WarmedUp):
@@ -127,7 +116,7 @@ class LinearDecay(_WarmedUp):
     end: Fraction = 0.0
 
     def body(self, u: float) -> float:
-        return _line(self.after(u), self.end)
+        return 1.0 + (self.end - 1.0) * self.after(u)
 
 
 class LinearToZero(_WarmedUp):
@@ -136,7 +125,7 @@ class LinearToZero(_WarmedUp):
     shape: Literal["linear-to-zero"] = "linear-to-zero"
 
     def body(self, u: float) -> float:
-        return _line(self.after(u), 0.0)
+        return 1.0 - self.after(u)
 
 
 class Polynomial(_WarmedUp):
@@ -146,7 +135,7 @@ class Polynomial(_WarmedUp):
     power: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
 
     def body(self, u: float) -> float:
-        return math.pow(_line(self.after(u), 0.0), self.power)
+        return math.pow(1.0 - self.after(u), self.power)
 
 
 class Cosine(_WarmedUp):
@@ -250,7 +239,7 @@ Schedule = Annotated[
 
 
 def batch_rows(u: float, rows: int, ramp: float, quantum: int) -> int:
-    """Rows of one update: grows from one quantum to `rows` at u = `ramp`, in whole quanta.
+    """Rows of one update: they grow from one quantum to `rows` at u = `ramp`, in whole quanta.
 
     This is the linear ramp of Geiping and Goldstein 2022, section 4.3, with a constant of the
     recipe in place of the device's microbatch. With `ramp` 0 it is `rows` from the start.
@@ -264,8 +253,7 @@ def batch_rows(u: float, rows: int, ramp: float, quantum: int) -> int:
 def mask_rate(u: float, start: float, end: float, stages: int) -> float:
     """Share of positions to predict, in `stages` equal steps from `start` to `end`.
 
-    It changes in steps because each distinct number of masked positions is another static shape to
-    compile. With one stage the rate is `start` throughout.
+    In steps, because each number of masked positions is another shape to compile.
     """
     if stages == 1:
         return start

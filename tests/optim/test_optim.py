@@ -63,22 +63,14 @@ def test_muon_is_torchs_muon(shape: tuple[int, int]) -> None:
     assert (ours - theirs).detach().norm() < 0.02 * moved
 
 
-@pytest.mark.parametrize("shape", [(24, 16), (16, 24)])
-def test_a_batch_of_matrices_is_each_of_them(shape: tuple[int, int]) -> None:
-    batch = torch.randn(5, *shape, generator=torch.Generator().manual_seed(0))
-    together = orthogonalise(batch, torch.float32)
-    for matrix, found in zip(batch, together, strict=True):
-        alone = orthogonalise(matrix[None], torch.float32)[0]
-        assert (found - alone).norm() <= 1e-5 * alone.norm()
-
-
-def test_matrices_of_one_shape_go_together_and_change_nothing() -> None:
-    together = [torch.nn.Parameter(torch.ones(6, 4)) for _ in range(3)]
-    alone = [torch.nn.Parameter(torch.ones(6, 4)) for _ in range(3)]
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6)])
+def test_matrices_of_one_shape_go_together_and_change_nothing(shape: tuple[int, int]) -> None:
+    together = [torch.nn.Parameter(torch.ones(shape)) for _ in range(3)]
+    alone = [torch.nn.Parameter(torch.ones(shape)) for _ in range(3)]
     optimizers = [Muon([{"params": together}], 0.1), *(Muon([{"params": [p]}], 0.1) for p in alone)]
     for step in range(3):
         for number, (one, other) in enumerate(zip(together, alone, strict=True)):
-            one.grad = other.grad = gradients((6, 4), 1, 10 * step + number)[0]
+            one.grad = other.grad = gradients(shape, 1, 10 * step + number)[0]
         for optimizer in optimizers:
             optimizer.step()
     for one, other in zip(together, alone, strict=True):

@@ -1,4 +1,4 @@
-"""Builds the configured optimizer. `_BUILDERS` lists a function for each kind."""
+"""Builds the configured optimizer, in fused form where PyTorch has one."""
 
 from __future__ import annotations
 
@@ -11,21 +11,30 @@ import torch
 from torch import Tensor, nn
 
 from crammed.config import ModelConfig, OptimConfig
+from crammed.config.optim import AdafactorConfig, Moments, SGDConfig
 from crammed.machine.lanes import Lanes
 from crammed.model.blocks import Affine, Embedding, Norm, Scales
 from crammed.model.count import outline
 from crammed.model.encoder import products_of
-from crammed.optim import library, lion, muon, pytorch, relative
+from crammed.optim import library, lion, muon, relative
 from crammed.optim.parameters import Parameters
 
 State = dict[str, Tensor]
 Part = torch.optim.Optimizer | library.Library
+Builder = Callable[[Parameters, Any], Sequence[Part]]
+ADAFACTOR_EPSILONS = (2e-19, 1e-3)
+"""Lower bounds. The first is for gradients: for the mean square of a matrix's, and for the root
+mean square of each single number's. The second is for the root mean square of parameters.
+PyTorch's default for gradients, 1e-7, is a root mean square of 3e-4 for a matrix, and those of a
+large model are smaller. The square of the first must not be 0 in float32, or gradients of 0 become
+NaN."""
 
 
 class Optimizers:
     """One optimizer, or several that divide the parameters between them.
 
     Attributes:
+        of_library: that of another library, which may keep anything; None if there is none.
         param_groups: the groups of all optimizers.
         peaks: peak learning rate of each group, which the schedule's factor multiplies.
         state: what is kept for each parameter, by whichever optimizer.
@@ -33,6 +42,8 @@ class Optimizers:
 
     def __init__(self, *parts: Part) -> None:
         self._parts = parts
+        own = (part for part in parts if isinstance(part, library.Library))
+        self.of_library = next(own, None)
         self._group_of = {p: g for part in parts for g in part.param_groups for p in g["params"]}
         self.param_groups = [group for part in parts for group in part.param_groups]
         self.peaks = [float(group["lr"]) for group in self.param_groups]
@@ -52,14 +63,8 @@ class Optimizers:
                 part.lanes = lanes
 
     def step(self) -> None:
-        """Apply the gradients."""
         for part in self._parts:
             part.step()
-
-    @property
-    def of_library(self) -> library.Library | None:
-        """The optimizer of another library, which may keep anything; None if there is none."""
-        return next((part for part in self._parts if isinstance(part, library.Library)), None)
 
     def saved(self, parameter: Tensor) -> State:
         """A parameter's state, as a checkpoint keeps it."""
@@ -80,24 +85,48 @@ class Optimizers:
         }
 
     def zero_grad(self) -> None:
-        """Drop the gradients."""
         for part in self._parts:
-            part.zero_grad(set_to_none=True)
+            part.zero_grad()
 
 
-_BUILDERS: dict[str, Callable[[Parameters, Any], Sequence[Part]]] = {
-    "adamw": pytorch.with_moments(torch.optim.AdamW, fused=True),
-    "adam": pytorch.with_moments(torch.optim.Adam, fused=True),
+def _with_moments(kind: Callable[..., torch.optim.Optimizer], **options: bool) -> Builder:
+    """A builder of Adam or one of its relatives, with these options of its class."""
+
+    def build(parameters: Parameters, config: Moments) -> list[torch.optim.Optimizer]:
+        groups, betas = parameters.by_decay(config.weight_decay), (config.beta1, config.beta2)
+        return [kind(groups, config.lr, betas, config.eps, **options)]
+
+    return build
+
+
+def _adafactor(parameters: Parameters, config: AdafactorConfig) -> list[torch.optim.Optimizer]:
+    """Adafactor; stacked queries, keys and values are treated as one matrix."""
+    groups, power = parameters.by_decay(config.weight_decay), -config.beta2_power
+    return [torch.optim.Adafactor(groups, config.lr, power, ADAFACTOR_EPSILONS)]
+
+
+def _sgd(parameters: Parameters, config: SGDConfig) -> list[torch.optim.Optimizer]:
+    groups = parameters.by_decay(config.weight_decay)
+    return [torch.optim.SGD(groups, config.lr, config.momentum)]
+
+
+def _own(kind: Callable[[Parameters, Any], Part]) -> Builder:
+    return lambda parameters, config: [kind(parameters, config)]
+
+
+_BUILDERS: dict[str, Builder] = {
+    "adamw": _with_moments(torch.optim.AdamW, fused=True),
+    "adam": _with_moments(torch.optim.Adam, fused=True),
     # PyTorch has no fused forms of these two.
-    "radam": pytorch.with_moments(torch.optim.RAdam, decoupled_weight_decay=True),
-    "nadam": pytorch.with_moments(torch.optim.NAdam, decoupled_weight_decay=True),
-    "lion": lion.lion,
-    "lamb": lambda parameters, config: [relative.Lamb(parameters, config)],
-    "adamw-scale": lambda parameters, config: [relative.AdamWScale(parameters, config)],
-    "lars": lambda parameters, config: [relative.Lars(parameters, config)],
-    "agd": lambda parameters, config: [relative.AGD(parameters, config)],
-    "adafactor": pytorch.adafactor,
-    "sgd": pytorch.sgd,
+    "radam": _with_moments(torch.optim.RAdam, decoupled_weight_decay=True),
+    "nadam": _with_moments(torch.optim.NAdam, decoupled_weight_decay=True),
+    "lion": _own(lion.Lion),
+    "lamb": _own(relative.Lamb),
+    "adamw-scale": _own(relative.AdamWScale),
+    "lars": _own(relative.Lars),
+    "agd": _own(relative.AGD),
+    "adafactor": _adafactor,
+    "sgd": _sgd,
     "muon": muon.muon,
     "library": library.library,
 }
@@ -109,19 +138,17 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> Optimizers:
 
     Weight decay applies to embeddings and the scale of sinusoidal positions, as in the reference
     implementation (Geiping and Goldstein 2022), but not to biases and norms.
-
-    Raises:
-        TypeError: a layer has a matrix that no block declares.
     """
-    named = dict(model.named_parameters())
+    named, lr = dict(model.named_parameters()), config.embedding_lr
+    modules = model.named_modules()
+    tables = [f"{at}.weight" for at, module in modules if isinstance(module, Embedding)]
+    rates = {} if lr is None else dict.fromkeys(tables, lr)
     decayed = named.keys() - _undecayed(model)
-    lr = config.embedding_lr
-    rates = {} if lr is None else dict.fromkeys(_embeddings(model), lr)
-    return optimizer_of(Parameters(named, decayed, _matrices(model), rates), config)
+    matrices = {f"{name}.weight": stacked for name, _, stacked in products_of(model)}
+    return optimizer_of(Parameters(named, decayed, matrices, rates), config)
 
 
 def optimizer_of(parameters: Parameters, config: OptimConfig) -> Optimizers:
-    """The configured optimizer, for these parameters."""
     return Optimizers(*_BUILDERS[config.name](parameters, config))
 
 
@@ -132,11 +159,7 @@ def update_flops(
     layers: int | None = None,
     generator: ModelConfig | None = None,
 ) -> int:
-    """FLOPs of the matrix products of an update itself, after its gradients.
-
-    Args:
-        layers: how many layers are in use; None for all.
-        generator: the model's; None if it has none.
+    """FLOPs of the matrix products of an update itself, with so many layers in use, or all.
 
     Raises:
         InputError: the optimizer of another library is missing or cannot be used.
@@ -154,17 +177,6 @@ def _muon_flops(model: ModelConfig, generator: ModelConfig | None) -> int:
     products = products_of(outline(model, 1, generator))
     shapes = ((matrices, *product.weight.shape) for _, product, matrices in products)
     return sum(n * muon.orthogonalisation_flops(rows // n, columns) for n, rows, columns in shapes)
-
-
-def _matrices(model: nn.Module) -> dict[str, int]:
-    """Names of the layers' matrices, and how many equal matrices are stacked in each."""
-    return {f"{name}.weight": matrices for name, _, matrices in products_of(model)}
-
-
-def _embeddings(model: nn.Module) -> list[str]:
-    """Names of the embedding tables."""
-    named = model.named_modules()
-    return [f"{name}.weight" for name, module in named if isinstance(module, Embedding)]
 
 
 def _undecayed(model: nn.Module) -> set[str]:

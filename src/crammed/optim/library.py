@@ -1,9 +1,9 @@
 """Optimizers of the library `pytorch_optimizer`, each by the name of its class there.
 
-The library keeps what it needs as tensors, numbers, lists and objects of its own. A checkpoint
-holds tensors alone: the parts of a list or an object become tensors with names such as ``GG.0``,
-and numbers become tensors without dimensions. To resume, the library builds the same structure
-anew, and the saved values replace those in it.
+The library keeps tensors, numbers, lists and objects of its own. A checkpoint holds tensors alone:
+the parts of a list or an object become tensors with names such as ``GG.0``, and numbers become
+tensors without dimensions. To resume, the library builds the same structure anew, and the saved
+values replace those in it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ _SET_BY_GROUPS = {"params", "lr", "weight_decay", "kwargs"}
 
 
 def library(parameters: Parameters, config: LibraryConfig) -> list[Library]:
-    """The chosen optimizer, for all parameters."""
     chosen = Library(parameters, config)
     _refuse_inexact(config)
     return [chosen]
@@ -92,6 +91,8 @@ def _of_a_matrix(weights: Tensor, config: LibraryConfig) -> tuple[nn.Parameter, 
 class Library:
     """An optimizer of the library, as `crammed.optim.build.Optimizers` uses it.
 
+    Methods as in `Average` are for those that train other weights than are to be kept.
+
     Attributes:
         param_groups: as in `torch.optim.Optimizer`.
         averages: whether it trains other weights than those to keep (schedule-free ones do).
@@ -114,7 +115,6 @@ class Library:
 
     @property
     def state(self) -> Any:
-        """What is kept for each parameter."""
         return self._inner.state
 
     @state.setter
@@ -122,7 +122,6 @@ class Library:
         self._inner.state = state
 
     def step(self) -> None:
-        """Apply the gradients."""
         more, self.curvature = self.curvature, None
         if more is None:
             self._inner.step()
@@ -130,16 +129,14 @@ class Library:
             hessian = [more[p] for group in self.param_groups for p in group["params"]]
             self._inner.step(hessian=hessian)
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients."""
-        self._inner.zero_grad(set_to_none=set_to_none)
+    def zero_grad(self) -> None:
+        self._inner.zero_grad(set_to_none=True)
 
     def follow(self, number: int) -> None:
         """Its own updates keep the average."""
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Have the model compute with the weights to keep inside of this context."""
         parameters = [p for group in self.param_groups for p in group["params"]]
         trained = [parameter.detach().clone() for parameter in parameters]
         self._inner.eval()
@@ -151,18 +148,13 @@ class Library:
                 parameter.data.copy_(before)  # the library's way back rounds
 
     def adopt(self) -> None:
-        """Make the weights to keep the weights, at the end of training."""
         self._inner.eval()
 
     def saved(self, parameter: Tensor) -> dict[str, Tensor]:
-        """What a checkpoint keeps for a parameter."""
         number = self._group_of(parameter)
         group, new = self.param_groups[number], self._new[number]
         changed = {k: v for k, v in group.items() if k not in ("params", "lr") and new.get(k) != v}
-        return {
-            **dict(_tensors("", self.state[parameter])),
-            **dict(_tensors("group", changed)),
-        }
+        return dict([*_tensors("", self.state[parameter]), *_tensors("group", changed)])
 
     def restore(self, parameter: Tensor, saved: Mapping[str, Tensor]) -> None:
         """Take over what `saved` returned."""
@@ -185,12 +177,9 @@ class Library:
         state = self.state[parameter]
         for key in state:
             state[key] = _filled(key, state[key], own, parameter.device)
-        more = {
-            key: value.to(parameter.device, copy=True)
-            for key, value in own.items()
-            if key.partition(".")[0] not in state
-        }
-        state.update(more)  # such as a running average of the weights
+        for key in own:  # such as a running average of the weights
+            if key.partition(".")[0] not in state:
+                state[key] = own[key].to(parameter.device, copy=True)
 
     def _group_of(self, parameter: Tensor) -> int:
         groups = enumerate(self.param_groups)
@@ -263,16 +252,9 @@ def _refusal(config: LibraryConfig, error: Exception) -> InputError:
 
 
 def library_flops(
-    model: ModelConfig, vocab_size: int, config: LibraryConfig, generator: ModelConfig | None = None
+    model: ModelConfig, vocab_size: int, config: LibraryConfig, generator: ModelConfig | None
 ) -> int:
-    """FLOPs of the matrix products of one of its updates, counted without computing them.
-
-    Args:
-        generator: the model's; None if it has none.
-
-    Raises:
-        InputError: the library is missing, or the optimizer cannot be used.
-    """
+    """FLOPs of the matrix products of one of its updates, counted without computing them."""
     flops = _library_flops(model, vocab_size, config.model_dump_json(), generator)
     _refuse_inexact(config)
     return flops

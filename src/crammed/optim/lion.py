@@ -9,24 +9,18 @@ from __future__ import annotations
 import torch
 
 from crammed.config.optim import LionConfig
-from crammed.optim.parameters import Parameters, ParamGroup
-
-
-def lion(parameters: Parameters, config: LionConfig) -> list[torch.optim.Optimizer]:
-    """Lion for all parameters."""
-    groups = parameters.by_decay(config.weight_decay)
-    return [Lion(groups, config.lr, config.beta1, config.beta2)]
+from crammed.optim.parameters import Parameters
 
 
 class Lion(torch.optim.Optimizer):
-    """Lion with decoupled weight decay."""
+    """Lion with decoupled weight decay, for all parameters."""
 
-    def __init__(self, groups: list[ParamGroup], lr: float, beta1: float, beta2: float) -> None:
-        super().__init__(groups, {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": 0.0})
+    def __init__(self, parameters: Parameters, config: LionConfig) -> None:
+        defaults = {"lr": config.lr, "beta1": config.beta1, "beta2": config.beta2}
+        super().__init__(parameters.by_decay(config.weight_decay), defaults)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if not parameters:

@@ -2,9 +2,7 @@
 
 Jordan et al. 2024, with updates scaled to the root mean square of AdamW's (Liu et al. 2025, section
 2.2), so that one learning rate and one weight decay suit both. Matrices of the same shape go
-through the iteration as one batch, for fewer and larger products, and (without cautious decay) the
-number of launches does not depend on the number of layers; on a CPU, large matrices go one
-parameter at a time, which is faster there.
+through the iteration as one batch, for fewer and larger products; on a CPU, large ones do not.
 """
 
 from __future__ import annotations
@@ -26,18 +24,15 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 end up near one."""
 ITERATIONS = 5
 SMALL = 128
-"""Up to this smaller side, matrices go in batches on a CPU. One thread then needs 2.9 ms instead of
-4.3 ms for 2 layers of width 64 in float32, and 18 instead of 20.5 ms for width 128; in 16 bits, six
-matrices of 128 x 128 need 2.2 ms instead of 8.5. At 256, batches gain little in 16 bits and lose in
-float32 (`records/LOG.md`)."""
+"""Up to this smaller side, matrices go in batches on a CPU: in 16 bits, six matrices of 128 x 128
+then need 2.2 ms instead of 8.5; at 256, batches lose in float32 (`records/LOG.md`)."""
 _TINY = 1e-7
 
 
 def orthogonalise(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     """Newton-Schulz iteration towards the nearest orthogonal matrix, for each of [N, M, K].
 
-    Args:
-        dtype: number format of the products; bfloat16 is enough.
+    Products have the number format `dtype`, for which bfloat16 is enough.
     """
     a, b, c = COEFFICIENTS
     x = matrices.mT if (tall := matrices.shape[1] > matrices.shape[2]) else matrices
@@ -79,9 +74,6 @@ class Muon(torch.optim.Optimizer):
             equal matrices stacked in each (3 where queries, keys and values share one).
         lr: learning rate; the updates it scales have a root mean square of about 0.2, like AdamW's.
         cautious: decay only weights that the update moves towards 0 (Chen et al. 2025).
-
-    Attributes:
-        lanes: what the iterations are divided among.
     """
 
     def __init__(
@@ -99,7 +91,6 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
         together: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = defaultdict(list)
         groups: list[tuple[dict[str, Any], list[Tensor]]] = []
         for group in self.param_groups:

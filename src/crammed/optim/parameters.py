@@ -32,8 +32,7 @@ class Parameters:
     def by_decay(self, weight_decay: float, *, matrices: bool = True) -> list[ParamGroup]:
         """One group with this weight decay, one without, and one for each parameter in `rates`.
 
-        Args:
-            matrices: whether to include the layers' matrices.
+        Without `matrices`, those of the layers are left out.
         """
         names = [name for name in self.named if matrices or name not in self.matrices]
         usual = [name for name in names if name not in self.rates]

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crammed.config.optim import AGDConfig
 from crammed.optim.parameters import Parameters
 
 LEAST_RMS = 1e-3
@@ -22,7 +21,7 @@ _TINY = 1e-30
 
 
 class _Relative(torch.optim.Optimizer):
-    """Base: `_move` moves one parameter."""
+    """Base: `_move` moves one parameter, whatever the others do."""
 
     def __init__(self, parameters: Parameters, config: Any) -> None:
         super().__init__(parameters.by_decay(config.weight_decay), {"lr": config.lr})
@@ -30,7 +29,6 @@ class _Relative(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -87,15 +85,11 @@ class Lars(_Relative):
         parameter.sub_(state["momentum"].mul_(self._config.momentum).add_(step))
 
 
-class AGD(torch.optim.Optimizer):
-    """Automatic gradient descent (Bernstein et al. 2023, algorithm 1)."""
-
-    def __init__(self, parameters: Parameters, config: AGDConfig) -> None:
-        super().__init__(parameters.by_decay(config.weight_decay), {"lr": config.lr})
+class AGD(_Relative):
+    """Automatic gradient descent (Bernstein et al. 2023, algorithm 1), all parameters at once."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
         moved = [(p, p.grad, g) for g in self.param_groups for p in g["params"]]
         moved = [(p, gradient, g) for p, gradient, g in moved if gradient is not None]
         norms = torch._foreach_norm([gradient for _, gradient, _ in moved])
