@@ -12,17 +12,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crammed.budget import Work
 from crammed.config import ComputeConfig, RunConfig
-from crammed.data.tokenization.tokenizer import Specials
 from crammed.kernels.linear_cross_entropy import (
     linear_cross_entropy,
     linear_cross_entropy_reference,
 )
 from crammed.machine.device import Device, choose_device
 from crammed.training.update import objective
-from crammed.training.update.build import new_model, step_of
-from crammed.training.update.planned import Update
+from support.steps import SPECIALS, gradients_of, rows_of, step_with, update_of
 from support.text import tiny
 
 
@@ -74,16 +71,12 @@ def test_a_number_that_is_none_is_seen() -> None:
     assert linear_cross_entropy(hidden, torch.ones(3, 1), None, torch.tensor([0, 1])).isnan()
 
 
-def gradients_of(config: RunConfig, device: Device) -> tuple[Tensor, Tensor]:
+def of_an_update(config: RunConfig, device: Device) -> tuple[Tensor, Tensor]:
     """Loss and gradients of one update in two microbatches."""
-    device = dataclasses.replace(device, microbatch_rows=4)
-    model = new_model(config, 256, device.torch)
-    step = step_of(model, config, Specials(0, 1, 2, 3, 4), device)
-    draw = torch.Generator().manual_seed(0)
-    rows = torch.randint(5, 256, (8, config.data.row_length), generator=draw)
-    rows[:, 9] = 3  # where a document ends
-    loss = step.gradients(rows, Update(0, 0, 8, 1.0, 0.25, Work()))
-    return loss, torch.cat([p.grad.flatten() for p in step.parameters if p.grad is not None])
+    step, _ = step_with(device, config, microbatch_rows=4)
+    rows = rows_of(8)
+    rows[:, 9] = SPECIALS.sep  # where a document ends
+    return step.gradients(rows, update_of(8)), gradients_of(step)
 
 
 BARE = ["model.decoder_bias=false", "model.head_transform=false", "model.classifier=pooler"]
@@ -92,8 +85,8 @@ BARE = ["model.decoder_bias=false", "model.head_transform=false", "model.classif
 @pytest.mark.parametrize("overrides", [[], BARE, ["train.attention=document"]])
 def test_an_update_with_it_is_the_plain_one(cpu: Device, overrides: list[str]) -> None:
     config = tiny("crammed", *overrides)
-    loss, gradients = gradients_of(config, cpu)
-    plain_loss, plain = gradients_of(config, dataclasses.replace(cpu, kernels="compiler"))
+    loss, gradients = of_an_update(config, cpu)
+    plain_loss, plain = of_an_update(config, dataclasses.replace(cpu, kernels="compiler"))
     assert loss.item() == pytest.approx(plain_loss.item(), rel=1e-6)
     assert (gradients - plain).norm() < 1e-5 * plain.norm()
 
@@ -123,7 +116,7 @@ def test_where_it_is_used(
         return linear_cross_entropy(*given)
 
     monkeypatch.setattr(objective, "linear_cross_entropy", counted)
-    gradients_of(tiny("crammed", *overrides), dataclasses.replace(cpu, **changes))
+    of_an_update(tiny("crammed", *overrides), dataclasses.replace(cpu, **changes))
     assert bool(calls) is used
 
 

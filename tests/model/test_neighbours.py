@@ -44,11 +44,15 @@ def test_a_new_head_looks_most_at_its_distance(
         assert shares[places].argmax(-1).tolist() == (places + distance).tolist()
 
 
+def attention_of(**fields: Any) -> list[Attention]:
+    """That of a new model, layer by layer."""
+    config = tiny("crammed").model_copy(update={"model": configuration(**fields)})
+    modules = new_model(config, 256, CPU).modules()
+    return [each for each in modules if isinstance(each, Attention)]
+
+
 def test_heads_take_turns_over_all_layers() -> None:
-    one = configuration(attention_start="neighbours", layers=4, width=192, head_dim=64)
-    config = tiny("crammed").model_copy(update={"model": one})
-    model = new_model(config, 256, CPU)
-    blocks = [each for each in model.modules() if isinstance(each, Attention)]
+    blocks = attention_of(attention_start="neighbours", layers=4, width=192, head_dim=64)
     shares = torch.cat([without_content(block) for block in blocks])
     assert len(shares) == 12
     for head, each in enumerate(shares):
@@ -58,10 +62,8 @@ def test_heads_take_turns_over_all_layers() -> None:
 
 
 def test_later_layers_may_begin_at_random() -> None:
-    one = configuration(attention_start="neighbours-first", layers=3, width=128, head_dim=32)
-    config = tiny("crammed").model_copy(update={"model": one})
-    model = new_model(config, 256, CPU)
-    first, *later = [each for each in model.modules() if isinstance(each, Attention)]
+    shape = {"layers": 3, "width": 128, "head_dim": 32}
+    first, *later = attention_of(attention_start="neighbours-first", **shape)
     for each, distance in zip(without_content(first), NEIGHBOURS, strict=True):
         assert (each.diagonal(distance)[3:-3] > 0.8).all(), distance
     assert len(later) == 2
@@ -84,14 +86,8 @@ def test_the_token_after_is_at_distance_one() -> None:
 
 
 def test_nothing_else_begins_otherwise() -> None:
-    one, other = (
-        dict(
-            new_model(
-                tiny("crammed", f"model.attention_start={start}"), 256, CPU
-            ).named_parameters()
-        )
-        for start in ("random", "neighbours")
-    )
+    configs = [tiny("crammed", f"model.attention_start={n}") for n in ("random", "neighbours")]
+    one, other = (dict(new_model(each, 256, CPU).named_parameters()) for each in configs)
     for name, parameter in one.items():
         if name.endswith("qkv.bias"):
             assert not parameter.any()

@@ -33,7 +33,7 @@ def _centred(scores: Tensor) -> Tensor:
 
 
 def _running(function: Callable[..., Tensor], nothing: float) -> Callable[[Tensor], Tensor]:
-    """A function over each score and those before it, in which `nothing` changes nothing."""
+    """A function of each score and those before it, whose neutral element is `nothing`."""
 
     def weights(scores: Tensor) -> Tensor:
         shown = scores > -float("inf")
@@ -122,10 +122,7 @@ class Attention(Block):
         return near if mask is None else (mask & near) | (ahead == 0)
 
     def probabilities(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
-        """How much each token attends to each, before dropout, [B, H, S, S]; for inspection.
-
-        Arguments as in `forward`, which never holds all of these numbers in memory.
-        """
+        """How much each token attends to each, before dropout, [B, H, S, S]; for inspection."""
         q, k, _, mask = self._parts(x, tables, mask)
         return self._weights(q, k, mask)
 
@@ -167,13 +164,9 @@ class Attention(Block):
         return output
 
     def look_at(self, distances: Sequence[int]) -> None:
-        """Set the biases of queries and keys so that each head attends at a given distance.
+        """Set the biases of queries and keys so that each head attends at its distance.
 
-        Scores are then the sum of a part that depends only on the distance and one that depends on
-        the tokens, which is small in a new model.
-
-        Args:
-            distances: in tokens ahead, one for each head; negative ones look back.
+        Distances are in tokens ahead; negative ones look back.
 
         Raises:
             TypeError: the positions are not rotary.

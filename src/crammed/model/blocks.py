@@ -25,11 +25,7 @@ Config = Any
 
 @dataclass(frozen=True)
 class Activation:
-    """An elementwise function between two matrix products.
-
-    Attributes:
-        transformers: its name in transformers; None if no built-in class there has it.
-    """
+    """An elementwise function, and its name in transformers if a built-in class there has it."""
 
     function: Callable[[Tensor], Tensor]
     transformers: str | None = None
@@ -54,7 +50,6 @@ class Linear(nn.Linear):
             super().reset_parameters()
 
     def start(self, std: float, generator: torch.Generator | None = None) -> None:
-        """Weights N(0, std), biases 0."""
         nn.init.normal_(self.weight, 0.0, std, generator=generator)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -65,18 +60,13 @@ class Linear(nn.Linear):
 
 
 class Embedding(nn.Embedding):
-    """A table of vectors, read in its own number format.
-
-    The gradients of a frequent token are therefore summed in that format.
-    """
+    """A table of vectors in its own number format, in which gradients of a token are summed."""
 
     def reset_parameters(self) -> None:
-        """As in PyTorch, but skipped on the meta device, where drawing takes seconds."""
         if not self.weight.is_meta:
             super().reset_parameters()
 
     def start(self, std: float, generator: torch.Generator | None = None) -> None:
-        """Weights N(0, std)."""
         nn.init.normal_(self.weight, 0.0, std, generator=generator)
 
 
@@ -89,7 +79,6 @@ class Scales(nn.Module):
         self.weight = nn.Parameter(torch.empty(len(starts)))
 
     def start(self, std: float, generator: torch.Generator | None = None) -> None:
-        """Each scalar at its own initial value."""
         with torch.no_grad():
             self.weight.copy_(torch.tensor(self.starts))
 
@@ -109,7 +98,6 @@ class Affine(nn.Module):
         self.weight, self.bias = (nn.Parameter(torch.empty(width)) for _ in range(2))
 
     def start(self, std: float, generator: torch.Generator | None = None) -> None:
-        """The identity."""
         nn.init.ones_(self.weight)
         nn.init.zeros_(self.bias)
 
@@ -130,10 +118,9 @@ _AUTOCAST = {
 
 
 class Norm(nn.Module):
-    """Base of the norms over the last dimension. The output has the number format of the input.
+    """Base of the norms over the last dimension, without weight decay.
 
-    A norm computes in float32, or in float64 if its input is float64. Its parameters have no weight
-    decay.
+    They compute in float32 or more, and their output has the number format of the input.
     """
 
     def __init__(self, width: int, eps: float, *, bias: bool) -> None:
@@ -143,7 +130,6 @@ class Norm(nn.Module):
         self.bias = nn.Parameter(torch.empty(width)) if bias else None
 
     def start(self, std: float, generator: torch.Generator | None = None) -> None:
-        """Weights 1, biases 0."""
         nn.init.ones_(self.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -186,7 +172,6 @@ class ScaleNorm(Norm):
         self.begins = width**0.5
 
     def start(self, std: float, generator: torch.Generator | None = None) -> None:
-        """The scale at the square root of the width."""
         nn.init.constant_(self.weight, self.begins)
 
     def normalise(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -211,12 +196,7 @@ def norm_of(config: Config, width: int | None = None) -> nn.Module:
 
 
 class Product(NamedTuple):
-    """A matrix product of a layer.
-
-    Attributes:
-        name: dotted name of `linear`, as in `named_modules`.
-        matrices: how many matrices of equal size are stacked in the weight.
-    """
+    """A matrix product of a layer, with its dotted name, and how many equal matrices it stacks."""
 
     name: str
     linear: Linear
@@ -226,9 +206,8 @@ class Product(NamedTuple):
 class Block(nn.Module):
     """Base of the branches that a layer adds to its residual stream: [B, S, D] to [B, S, D].
 
-    A block declares its matrix products, and everything else follows from the declaration: the
-    counts of parameters and FLOPs, the matrices that Muon updates, the products that may run in
-    8 bits, and the weights that `zero_outputs` sets to zero.
+    From the products that it declares follow the counts of parameters and FLOPs, the matrices that
+    Muon updates, the products that may run in 8 bits, and what `zero_outputs` sets to zero.
 
     Attributes:
         products: the names of its `Linear` submodules, and how many matrices of equal size are
@@ -267,5 +246,4 @@ class Nothing(Block):
         super().__init__()
 
     def forward(self, x: Tensor, *_: Any) -> Tensor:
-        """Zeros."""
         return torch.zeros_like(x)

@@ -31,11 +31,7 @@ _TOKENS_AT_A_TIME = 1 << 22
 
 
 def neighbour_counts(rows: NDArray[np.int64], vocab_size: int) -> NDArray[np.float32]:
-    """How often each token occurs with each context at each distance, [V, N, C].
-
-    Args:
-        rows: [R, S] token ids.
-    """
+    """How often each token of rows [R, S] occurs with each context at each distance, [V, N, C]."""
     occurrences = np.bincount(rows.ravel(), minlength=vocab_size)
     contexts = np.argsort(-occurrences, kind="stable")[:MOST_CONTEXTS]
     size = len(contexts) + 1  # the last column stands for all other tokens
@@ -93,15 +89,10 @@ def factorisation_flops(vocab_size: int, width: int) -> float:
 
 @torch.no_grad()
 def begin_with_neighbours(table: Tensor, rows: NDArray[np.int64], std: float, seed: int) -> None:
-    """Set embeddings from the co-occurrence of tokens in some rows.
+    """Set embeddings [V, D] from the co-occurrence of tokens in rows [R, S].
 
-    A random rotation makes all dimensions statistically alike. Tokens without any context in the
-    rows keep their vectors.
-
-    Args:
-        table: [V, D]; overwritten.
-        rows: [R, S] token ids.
-        std: root mean square of the new vectors.
+    The new vectors have the root mean square `std`, and a random rotation makes all dimensions
+    statistically alike. Tokens without any context in the rows keep their vectors.
     """
     width = table.shape[1]
     # Not every device type supports the factorisations.

@@ -1,7 +1,7 @@
 """What a model costs: parameters and training FLOPs, from its configuration alone.
 
-Counts come from a model built without storage (``meta``), so nothing here depends on what a model
-consists of. They are cached: planners ask before every update, and sizing asks about many shapes.
+Counts come from a model without storage (``meta``), and are cached: planners ask before every
+update, and sizing asks about many shapes.
 """
 
 from __future__ import annotations
@@ -27,27 +27,19 @@ def outline(config: ModelConfig, vocab_size: int, generator: ModelConfig | None 
 
 @lru_cache(maxsize=256)
 def block_matrix_parameters(config: ModelConfig) -> int:
-    """Number of weights in the products that the layers' blocks declare, without biases.
-
-    Raises:
-        TypeError: a layer has a matrix that no block declares.
-    """
+    """Number of weights in the products that the layers' blocks declare, without biases."""
     return sum(product.linear.weight.numel() for product in products_of(outline(config, 1)))
 
 
 @lru_cache(maxsize=256)
 def parameters(config: ModelConfig, vocab_size: int, generator: ModelConfig | None = None) -> int:
-    """Number of parameters of the masked language model; the tied decoder counts once.
-
-    Args:
-        generator: if given, count all that is trained beside the model as well.
-    """
+    """Number of parameters of the model and of all that a generator adds; tied ones count once."""
     model = outline(config, vocab_size, generator)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def middle(depth: int) -> range:
-    """Which of so many layers, in turn, compute some tokens alone if `train.drop_tokens` is set."""
+    """The middle ones of so many layers, which `train.drop_tokens` has compute only some tokens."""
     return range(depth // 2, depth - 1)
 
 
@@ -70,9 +62,6 @@ def train_flops_per_token(
         predicted: positions per row that the sparse head predicts.
         kept: tokens of each row that the middle layers compute; None for all.
         learned_passes: how many passes through the layers have a backward; None for all.
-
-    Raises:
-        TypeError: a layer has a matrix that no block declares.
     """
     model = outline(config, 1)
     width = model.encoder.tokens.embedding_dim
@@ -116,7 +105,7 @@ def run_flops_per_token(
         predicted: as in `train_flops_per_token`.
         layers: how many layers are in use; None for all.
         length: tokens per row; None for the length of the data's rows.
-        number: which update it is, if that matters; None for one on average.
+        number: which update it is; None for one on average.
     """
     model = config.model
     if layers is not None and layers < model.layers:

@@ -1,7 +1,4 @@
-"""What a model is trained beside if its objective is to find replaced tokens (Clark et al. 2020).
-
-None of it outlives training.
-"""
+"""What is trained beside a model that finds replaced tokens (Clark et al. 2020), then dropped."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from crammed.model.encoder import Encoder, MaskedLM
 
 
 class Detector(nn.Module):
-    """Hidden states [..., D] to logits [...] of each token's having been replaced."""
+    """Hidden states [..., D] to the logit [...] that each token was replaced."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -26,12 +23,7 @@ class Detector(nn.Module):
 
 
 class Electra(MaskedLM):
-    """A masked language model with a detector, and a generator that has the same embeddings.
-
-    Attributes:
-        generator: another masked language model, which replaces tokens.
-        detector: says of each token whether it was replaced.
-    """
+    """A masked language model, a generator with the same embeddings, a detector of its guesses."""
 
     def __init__(self, config: Config, vocab_size: int, generator: Config) -> None:
         super().__init__(config, vocab_size)
@@ -41,11 +33,7 @@ class Electra(MaskedLM):
 
 
 def model_in_training(config: Config, vocab_size: int, generator: Config | None) -> MaskedLM:
-    """A model without initial weights, with all that is trained beside it.
-
-    Args:
-        generator: configuration of its generator; None if it has none.
-    """
+    """A model without initial weights, with its generator if it has one."""
     if generator is None:
         return MaskedLM(config, vocab_size)
     return Electra(config, vocab_size, generator)

@@ -1,7 +1,6 @@
 """The encoder and its head: layers of blocks on a residual stream, and their initialisation.
 
-One set of switches covers the paper's encoder, BERT, Izsak's BERT-large and a strict subset of
-ModernBERT. Copied into exported models together with the modules it imports (see `blocks`).
+Copied into exported models together with the modules it imports (see `blocks`).
 
 Shapes: B rows, S tokens, D width, H heads, K head_dim, N predicted positions, V vocabulary.
 """
@@ -24,8 +23,8 @@ class Encoder(nn.Module):
     """Token ids [B, S] to hidden states [B, S, D].
 
     Attributes:
-        compute_dtype: number format of the activations after the embedding norm; None is the format
-            of the weights, in which the embedding and its norm always compute.
+        compute_dtype: number format of the activations after the embedding norm; None is that of
+            the weights.
         depth: how many of the layers are in use; all, unless depth grows in training.
     """
 
@@ -56,10 +55,7 @@ class Encoder(nn.Module):
         self.position_encoding.start(self, std, generator)
 
     def keep_tables(self, length: int) -> None:
-        """Compute the position tables for rows of this length once.
-
-        Otherwise a compiler may compute their sines again in each layer.
-        """
+        """Compute the position tables of this length once: a compiler may do so in each layer."""
         dtype = self.compute_dtype or self.tokens.weight.dtype
         for step in (2**n for n in range(len(self.config.pool_at) + 1)):
             at = torch.arange(0, length, step, device=self.tokens.weight.device)
@@ -92,10 +88,9 @@ class Encoder(nn.Module):
         types: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Encode.
+        """Hidden states of token ids [B, S].
 
         Args:
-            ids: token ids, [B, S].
             mask: [B, S] bool, False at padding; or [B, S, S] bool, True where the token of the
                 second dimension may attend to that of the third; None if all may attend to all.
             types: token types, [B, S]; None means all 0. Ignored by a model without them.
@@ -116,9 +111,7 @@ class Encoder(nn.Module):
         """The arguments of `through_layers`, from token vectors [B, S, D].
 
         Args:
-            mask: as in `forward`.
-            types: as in `forward`.
-            ids: as in `forward`; None if only vectors are known.
+            mask, types, ids: as in `forward`; `ids` is None if only vectors are known.
             at: the positions of the tokens, [B, S] or [1, S]; None counts from 0.
 
         Raises:
@@ -189,7 +182,6 @@ class MaskedLM(nn.Module):
         self.decoder_bias = nn.Parameter(torch.empty(vocab_size)) if config.decoder_bias else None
 
     def start(self, std: float, generator: torch.Generator | None = None) -> None:
-        """Decoder biases 0."""
         if self.decoder_bias is not None:
             nn.init.zeros_(self.decoder_bias)
 
@@ -205,11 +197,7 @@ class MaskedLM(nn.Module):
         return x if widen is None else x @ widen.weight.to(x.dtype)
 
     def decode(self, hidden: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Hidden states [..., D] to logits [..., V].
-
-        Args:
-            weight: the decoder's table [V, D], perhaps in another number format; None is the table.
-        """
+        """Hidden states [..., D] to logits [..., V]; `weight` may be `table` in another format."""
         x = self.read(hidden)
         bias = None if self.decoder_bias is None else self.decoder_bias.to(x.dtype)
         if weight is None:
@@ -230,11 +218,7 @@ class MaskedLM(nn.Module):
 
 
 def products_of(model: nn.Module) -> list[Product]:
-    """The matrix products of the layers, in the order of the modules.
-
-    Raises:
-        TypeError: a layer has a matrix that no block declares.
-    """
+    """The matrix products of the layers, in the order of the modules (`Layer.products`)."""
     return [
         product
         for name, layer in model.named_modules()
@@ -252,7 +236,7 @@ def initialise(
 ) -> None:
     """Initialise all parameters in place, by each module's `start`.
 
-    With a CPU generator and a model on the CPU, the weights depend only on the generator's seed.
+    On the CPU, the weights depend only on the generator's seed.
 
     Args:
         std: standard deviation of matrices and embeddings.

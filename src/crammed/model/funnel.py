@@ -2,8 +2,7 @@
 
 Before each layer of `model.pool_at`, the mean of every two neighbours takes their place. After the
 last of these layers, each token gets the state of what it has become part of, added to its own from
-before the first pooling; the last layers compute all tokens again. So every token has a state of
-its own in the end, the first one of a text as well, and need not be kept apart from the pooling.
+before the first pooling; the last layers compute all tokens again.
 
 Tokens are paired, and their positions counted, from where each text begins, behind any padding.
 Where documents may not see each other, a pair within two of them stands for its first token alone,
@@ -89,11 +88,9 @@ def pooled_mask(mask: Tensor | None) -> Tensor | None:
 
 
 class Funnel:
-    """The layers that compute fewer tokens, called as one layer is.
+    """The layers that compute fewer tokens, in stages after each pooling; called as one layer is.
 
-    Args:
-        stages: the layers after each pooling.
-        tables: gives the position tables for rows of some length, for every n-th token.
+    The position tables are given for rows of some length, for every n-th token.
     """
 
     recompute = False

@@ -114,7 +114,6 @@ MIXERS: dict[str, type[Block]] = {
 
 
 def mixer_of(config: Config, index: int) -> Block:
-    """The mixer of a layer."""
     if config.mixer == "fourier-hybrid" and index >= config.layers - HYBRID:
         return Attention(config, index)
     return MIXERS[config.mixer](config, index)

@@ -45,18 +45,13 @@ class Positions:
         """Initialise parameters added by `register`; modules among them initialise themselves."""
 
     def embed(self, encoder: nn.Module, x: Tensor, at: Tensor | None) -> Tensor:
-        """Embeddings [B, S, D] with positions encoded in them.
-
-        Args:
-            at: the positions of the tokens, [B, S] or [1, S]; None counts from 0.
-        """
+        """Embeddings [B, S, D] with positions encoded in them; `at` as in `Encoder.prepare`."""
         return x
 
     def tables(self, at: Tensor) -> Tables:
         """Tables of float32 or whole numbers up to 256, the same for every layer.
 
-        Args:
-            at: the positions of the tokens, [S], or [B, 1, S] where rows have their own.
+        `at` has the positions of the tokens, [S], or [B, 1, S] where rows have their own.
         """
         return ()
 
@@ -91,13 +86,6 @@ class LearnedPositions(Positions):
         return x + (table[: x.shape[1]] if at is None else F.embedding(at, table))
 
 
-def sinusoidal_table(at: Tensor, width: int) -> Tensor:
-    """Interleaved sines and cosines of Vaswani et al. 2017, [..., width] float32."""
-    pair = torch.arange(0, width, 2, device=at.device, dtype=torch.float32)
-    angle = at[..., None].float() * torch.exp(pair * (-math.log(10000.0) / width))
-    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., :width]
-
-
 class SinusoidalPositions(Positions):
     """Adds sines and cosines to the embeddings (Vaswani et al. 2017, section 3.5)."""
 
@@ -108,8 +96,11 @@ class SinusoidalPositions(Positions):
         return x + self._table(x, at).to(x.dtype)
 
     def _table(self, x: Tensor, at: Tensor | None) -> Tensor:
+        """Interleaved sines and cosines, [..., D] float32."""
         at = torch.arange(x.shape[1], device=x.device) if at is None else at
-        return sinusoidal_table(at, self._width)
+        pair = torch.arange(0, self._width, 2, device=at.device, dtype=torch.float32)
+        angle = at[..., None].float() * torch.exp(pair * (-math.log(10000.0) / self._width))
+        return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., : self._width]
 
 
 class ScaledSinusoidalPositions(SinusoidalPositions):
@@ -124,14 +115,6 @@ class ScaledSinusoidalPositions(SinusoidalPositions):
     def embed(self, encoder: nn.Module, x: Tensor, at: Tensor | None) -> Tensor:
         scale = used(encoder, "position_scale")
         return x + (scale * self._table(x, at)).to(x.dtype)
-
-
-def rotary_table(at: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of rotary angles, each [..., head_dim] float32, the halves equal."""
-    exponent = torch.arange(0, head_dim, 2, device=at.device, dtype=torch.float32) / head_dim
-    angle = at[..., None].float() * (1.0 / theta**exponent)
-    angle = torch.cat((angle, angle), dim=-1)
-    return angle.cos(), angle.sin()
 
 
 def rotate(x: Tensor, table: Tables) -> Tensor:
@@ -150,13 +133,14 @@ class RotaryPositions(Positions):
         self._head_dim, self._theta = config.head_dim, config.rotary_theta
 
     def tables(self, at: Tensor) -> Tables:
-        return rotary_table(at, self._head_dim, self._theta)
+        """Cosines and sines of the angles, each [..., K] float32, the halves equal."""
+        pair = torch.arange(0, self._head_dim, 2, device=at.device, dtype=torch.float32)
+        angle = at[..., None].float() * (1.0 / self._theta ** (pair / self._head_dim))
+        angle = torch.cat((angle, angle), dim=-1)
+        return angle.cos(), angle.sin()
 
     def query_for(self, key: Tensor, distance: int) -> Tensor:
-        """The query [K] that scores highest `distance` tokens ahead, where all keys are `key` [K].
-
-        Both are rotated by position, so their score depends only on how far apart they are.
-        """
+        """The query [K] that scores highest `distance` tokens ahead if all keys are `key` [K]."""
         cos, sin = self.tables(torch.tensor(abs(distance), device=key.device))
         return rotate(key, (cos, sin if distance > 0 else -sin))
 

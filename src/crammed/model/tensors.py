@@ -14,19 +14,19 @@ from crammed.errors import InputError
 from crammed.files.regular import ordinary
 
 
-def read_tensors(file: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, on the CPU.
+class Damaged(InputError):
+    """What is wrong with a model's files, in a few words."""
 
-    Raises:
-        InputError: the file is missing, cut off, or not of this format.
-    """
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, on the CPU; raises `Damaged` if it is none."""
     try:
         return load_file(ordinary(file))
     except FileNotFoundError as error:
-        raise InputError(f"{file.name} is missing") from error
+        raise Damaged(f"{file.name} is missing") from error
     # Besides its own error, the library raises others for invalid numbers and types.
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise InputError(f"{file.name} is not a readable safetensors file") from error
+        raise Damaged(f"{file.name} is not a readable safetensors file") from error
 
 
 def misfit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str | None:

@@ -10,13 +10,7 @@ from crammed.model.funnel import pooled_length, poolings
 from crammed.model.mixers import HYBRID
 
 
-def attention_depth(config: ModelConfig) -> int:
-    """How many layers with attention a token goes through."""
-    return config.passes * len(_with_attention(config))
-
-
 def _with_attention(config: ModelConfig) -> range:
-    """Which layers have attention."""
     first = {"attention": 0, "fourier-hybrid": max(0, config.layers - HYBRID)}
     return range(first.get(config.mixer, config.layers), config.layers)
 
@@ -40,12 +34,9 @@ def attention_flops(config: ModelConfig, tokens: int, length: int) -> int:
 def attention_bytes(config: ModelConfig, tokens: int, element: int) -> int:
     """The fewest bytes that attention moves in forward and backward, in all layers.
 
-    Forward reads queries, keys and values and writes the output; backward reads these four and the
-    output's gradient, and writes three gradients. Forward also writes one float32 number per token
-    and head, which backward reads. In short rows, this traffic takes longer than the FLOPs.
-
-    Args:
-        element: bytes per element of queries, keys and values.
+    Forward reads queries, keys and values of `element` bytes and writes the output; backward reads
+    these four and the output's gradient, and writes three gradients. Forward also writes one
+    float32 number per token and head, which backward reads.
     """
     seen = _in_layers(config, _with_attention(config), tokens)
     return seen * (12 * config.width * element + 8 * config.heads)
@@ -54,12 +45,12 @@ def attention_bytes(config: ModelConfig, tokens: int, element: int) -> int:
 def traffic(
     config: ModelConfig, vocab: int, tokens: int, predicted: int, element: int, stream: int
 ) -> dict[str, int]:
-    """The fewest bytes that the parts between the products move in forward and backward.
+    """The fewest bytes of a step that the parts between the products move, by part.
 
-    The traffic of the products' own inputs and outputs is part of the products' time. Everything
-    between two products is assumed to take one pass. Attention's own traffic is not included (see
-    `attention_bytes`). With `e` bytes per element, and `s` bytes per element of the residual
-    stream, each token needs:
+    The traffic of the products' own inputs and outputs is part of the products' time, and
+    `attention_bytes` has that of attention. Everything between two products is assumed to take one
+    pass. With e = `element` bytes per element, and s = `stream` bytes per element of the residual
+    stream, each token needs in forward and backward:
 
     - residual and norm (twice per layer, width D): forward reads stream s and branch e, and writes
       stream s and norm e. Backward reads the gradients of stream s and norm e, and the stream s
@@ -77,13 +68,6 @@ def traffic(
       reads the logits once; backward reads and writes them.
     - weights: their gradients are read in the products' output format and added to float32. The
       casts of weights for the products, once per update, are not included.
-
-    Args:
-        element: bytes per element of the inputs and outputs of products.
-        stream: bytes per element of the residual stream.
-
-    Returns:
-        bytes per step, by part.
     """
     width, hidden = config.width, config.ffn_hidden
     groups = range(config.layers), _with_ffn(config), _with_attention(config)
@@ -94,7 +78,7 @@ def traffic(
     weights = config.passes * len(_with_ffn(config)) * width * (config.ffn_width + hidden)
     weights += vocab * (config.embedding_width or width) * (1 if config.tied_decoder else 2)
     few = (config.key_heads or config.heads) * config.head_dim
-    weights += attention_depth(config) * 2 * width * (width + few)
+    weights += config.passes * len(_with_attention(config)) * 2 * width * (width + few)
     head = tokens * width * element
     if config.head_transform:
         weights += width * width

@@ -23,7 +23,7 @@ from crammed.files.regular import read_text
 from crammed.files.writing import read_json, write_json, write_text
 from crammed.model.electra import lasting
 from crammed.model.encoder import MaskedLM
-from crammed.model.tensors import misfit, read_tensors
+from crammed.model.tensors import Damaged, misfit, read_tensors
 
 SCHEMA = 2
 """Version of ``config.json``; from 2 on, the folder contains the hashes of its files."""
@@ -32,10 +32,7 @@ EXPORT = "export"
 
 
 def save_weights(path: Path, weights: dict[str, Tensor], **metadata: str) -> None:
-    """Write a file of weights with the permissions of any new file.
-
-    Files written by safetensors itself are readable only by their owner.
-    """
+    """Write weights with the permissions of any new file, not only for their owner to read."""
     path.touch()
     mode = path.stat().st_mode
     save_file(weights, path, metadata=metadata or None)
@@ -99,21 +96,13 @@ def has_trained_model(run: Path) -> bool:
 
 
 def is_adapted(run: Path) -> bool:
-    """Whether a folder is a finished run that adapted a pretrained model: it has its export alone.
-
-    Raises:
-        InputError: its result is damaged.
-    """
-    there = not (run / "final").exists() and (run / "export").is_dir()
+    """Whether a folder is a finished run that adapted a model, of which it has the export alone."""
+    there = not (run / "final").exists() and (run / EXPORT).is_dir()
     return there and bool((read_json(run / "summary.json") or {}).get("adapted"))
 
 
 def exported_model(run: Path) -> Path:
-    """The Hugging Face folder of a finished run.
-
-    Raises:
-        InputError: it has none.
-    """
+    """The Hugging Face folder of a finished run; raises `InputError` if it has none."""
     folder = run / EXPORT
     if not folder.is_dir():
         raise InputError(f"{run} has no exported model: crammed export {run} --to {folder}")
@@ -126,19 +115,16 @@ def load_trained(run: Path) -> TrainedModel:
     Raises:
         InputError: the folder holds no trained model, or a damaged one.
     """
-    folder = run / "final"
-    file = folder / "config.json"
+    folder, hint = run / "final", "name a run directory whose run is finished"
     if not run.exists():
-        raise InputError(f"{run} does not exist: name a run directory whose run is finished")
+        raise InputError(f"{run} does not exist: {hint}")
     if is_adapted(run):
-        raise InputError(f"{run} adapted a pretrained model, which {run / 'export'} holds")
+        raise InputError(f"{run} adapted a pretrained model, which {run / EXPORT} holds")
     if not has_trained_model(run):
-        raise InputError(
-            f"{run} holds no trained model: name a run directory whose run is finished"
-        )
+        raise InputError(f"{run} holds no trained model: {hint}")
     try:
-        return _read(folder, file)
-    except _Damaged as error:
+        return _read(folder)
+    except Damaged as error:
         raise InputError(
             f"{folder} is damaged ({error}): restore it from a copy, or train "
             "it again with another --out"
@@ -146,43 +132,36 @@ def load_trained(run: Path) -> TrainedModel:
 
 
 def check_trained(run: Path) -> None:
-    """Check the trained model of a run directory against its hashes, unless it was removed.
-
-    Raises:
-        InputError: the model is damaged.
-    """
+    """Raise `InputError` if the trained model of a run is damaged; it may have been removed."""
     if (run / "final").exists() and damage(run / "final"):
         load_trained(run)  # raises an error that says what is wrong
 
 
-class _Damaged(Exception):
-    """What is wrong with the files of a model, in a few words."""
-
-
-def _read(folder: Path, file: Path) -> TrainedModel:
+def _read(folder: Path) -> TrainedModel:
     if (folder / HASHES).exists() and (fault := damage(folder)):
-        raise _Damaged(fault)
+        raise Damaged(fault)
+    file = folder / "config.json"
     try:
         values = json.loads(read_text(file))
         sections = migrate({"model": values["model"]})
         vocab_size, row_length = int(values["vocab_size"]), int(values["row_length"])
         hashed = values["schema"] > 1
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise _Damaged(f"{file.name} does not describe a model") from error
+        raise Damaged(f"{file.name} does not describe a model") from error
     if hashed and not (folder / HASHES).exists():
-        raise _Damaged(f"{HASHES} is missing")
+        raise Damaged(f"{HASHES} is missing")
     config = validated(ModelConfig, sections["model"], str(file))
-    try:
-        weights = read_tensors(folder / "model.safetensors")
-    except InputError as error:
-        raise _Damaged(str(error)) from error
+    weights = read_tensors(folder / "model.safetensors")
     if fault := _misfit(weights, config, vocab_size):
-        raise _Damaged(f"model.safetensors does not match config.json: {fault}")
-    return TrainedModel(config, vocab_size, row_length, _tokenizer(folder, vocab_size), weights)
+        raise Damaged(f"model.safetensors does not match config.json: {fault}")
+    try:
+        tokenizer = read_tokenizer(folder / "tokenizer.json", vocab_size)
+    except InputError as error:
+        raise Damaged("tokenizer.json is not a readable tokenizer") from error
+    return TrainedModel(config, vocab_size, row_length, tokenizer, weights)
 
 
 def _misfit(weights: dict[str, Tensor], config: ModelConfig, vocab_size: int) -> str | None:
-    """Why the weights do not fit such a model; None if they do."""
     if not 0 < vocab_size <= MOST_TOKENS:
         return f"no vocabulary has {vocab_size} tokens"
     if config.layers > len(weights):
@@ -190,11 +169,3 @@ def _misfit(weights: dict[str, Tensor], config: ModelConfig, vocab_size: int) ->
     with torch.device("meta"):  # no memory is allocated, whatever size the file claims
         model = MaskedLM(config, vocab_size)
     return misfit(weights, dict(model.named_parameters()))
-
-
-def _tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
-    file = folder / "tokenizer.json"
-    try:
-        return read_tokenizer(file, vocab_size)
-    except InputError as error:
-        raise _Damaged(f"{file.name} is not a readable tokenizer") from error
