@@ -60,9 +60,6 @@ def train_and_export(
         group: the processes that train together, if there are several.
         adaptation: a pretrained model to go on with; None trains from scratch.
 
-    Returns:
-        the contents of ``summary.json``.
-
     Raises:
         InputError: the run was started with another corpus, or the corpus is damaged.
     """
@@ -124,7 +121,6 @@ def _trained(
     group: Group | None,
     adaptation: Adaptation | None,
 ) -> Trained:
-    """Say what is trained, and train it."""
     config = run.config
     if adaptation is None:
         announce(config, run.choice, corpus, device, progress)
@@ -141,7 +137,6 @@ def _trained(
 def _say_how_it_ended(
     progress: Progress, early: EarlyEnd | None, short: str | None, epochs: float
 ) -> None:
-    """Log what ended the run before its budget, or that its text was read very often."""
     if early is not None:
         progress.line(f"corpus  {early.words(over=True)}")
     elif short is not None:
@@ -165,10 +160,7 @@ def _kept(
 def _measure_heldout(
     run: RunDir, corpus: Corpus, device: Device, trained: Trained, progress: Progress
 ) -> tuple[dict[str, float], dict[str, dict[str, float | None]]]:
-    """The trained model's loss on held-out text, and that of each source if there are several.
-
-    The first is also recorded as an event of the run.
-    """
+    """The trained model's loss on held-out text, which is also an event, and that by source."""
     data, work = run.config.data, trained.work
     rows = rows_of_corpus(corpus, data.heldout_rows)
     model, mask = trained.model.eval(), Specials.of(corpus.tokenizer).mask
@@ -270,17 +262,14 @@ def _adapted(run: RunDir, done: Training, why: str, about: dict[str, Any]) -> Tr
 
 
 def _heldout_sha256(corpus: Corpus, config: RunConfig) -> str:
-    """A hash of all that decides the held-out rows: losses compare only where it is equal."""
+    """A hash of all that decides the held-out rows: only where it is equal do losses compare."""
     files = corpus.manifest["files"]
     hashes = [files[name]["sha256"] for name in ("heldout.jsonl.gz", "tokenizer.json")]
     return json_hash([*hashes, config.data.heldout_rows, config.data.row_length])
 
 
 def result(run: Path, shown: Path | None = None) -> dict[str, Any]:
-    """The result of the finished run in a folder, as ``--json`` prints it.
-
-    Args:
-        shown: how to name the folder; None is by its path.
+    """The result of the finished run in a folder, named as `shown`, as ``--json`` prints it.
 
     Raises:
         InputError: it has not finished.

@@ -23,7 +23,7 @@ from crammed.model.traffic import attention_bytes, attention_flops, traffic
 from crammed.training.update.memory import allocated
 from support.steps import SPECIALS, check_microbatches
 from support.text import tiny
-from support.training import interrupt_at, train
+from support.training import train, train_in_two
 from support.variants import VOCAB, configuration, random_model, some_ids
 
 ONCE: dict[str, Any] = {"pool_at": (1,), "layers": 3, "unpooled_layers": 1}
@@ -219,9 +219,5 @@ def test_a_killed_run_resumes_and_gives_the_same_weights(
     words = [*WORDS.split(), "train.checkpoint_seconds=1e-9"]
     config = tiny("crammed", *words, budget={"limit": "5updates"})
     whole = train(config, corpus, tmp_path / "whole", cpu).model.state_dict()
-    begun = interrupt_at(monkeypatch, 3)
-    with pytest.raises(KeyboardInterrupt):
-        train(config, corpus, tmp_path / "run", cpu)
-    resumed = train(config, corpus, tmp_path / "run", cpu).model.state_dict()
-    assert len(begun) == 3 + 3
+    resumed = train_in_two(config, corpus, tmp_path / "run", cpu, monkeypatch, 3).model.state_dict()
     assert all(torch.equal(weight, whole[name]) for name, weight in resumed.items())

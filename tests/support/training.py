@@ -54,3 +54,20 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch, number: int) -> list[float]:
 
     monkeypatch.setattr(TrainStep, "apply", applied)
     return begun
+
+
+def train_in_two(
+    config: RunConfig,
+    corpus: Corpus,
+    out: Path,
+    device: Device,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+) -> Trained:
+    """Train as `train` does, but stopped in the `number`-th update, with checkpoints of all."""
+    begun = interrupt_at(monkeypatch, number)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, corpus, out, device)
+    trained = train(config, corpus, out, device)
+    assert len(begun) == trained.work.updates + 1
+    return trained

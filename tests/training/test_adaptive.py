@@ -22,7 +22,7 @@ from crammed.training.update.build import build
 from crammed.training.update.spread import TESTS, Pieces
 from support.steps import SPECIALS, needs_compiler, rows_of, same, update_of
 from support.text import tiny
-from support.training import interrupt_at, train
+from support.training import train, train_in_two
 
 PLAIN = ("model.attention_start=random", "model.embedding_std=null")
 TWOS = ("batch.rows=12", "batch.quantum=2")
@@ -130,11 +130,7 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_rows(
     words = ("budget.limit=8updates", "train.log_seconds=1e-9", "train.checkpoint_seconds=1e-9")
     config = tiny("crammed", *TWOS, "batch.adaptive.threshold=0.02", *words)
     whole = train(config, corpus, tmp_path / "whole", cpu).model
-
-    interrupt_at(monkeypatch, 5)
-    with pytest.raises(KeyboardInterrupt):
-        train(config, corpus, tmp_path / "parts", cpu)
-    parts = train(config, corpus, tmp_path / "parts", cpu).model
+    parts = train_in_two(config, corpus, tmp_path / "parts", cpu, monkeypatch, 5).model
     rows = [[p["batch_rows"] for p in read_metrics(tmp_path / n)] for n in ("whole", "parts")]
     assert rows[0] == rows[1]
     assert max(rows[0]) > 6

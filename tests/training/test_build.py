@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
@@ -17,6 +18,11 @@ from crammed.terminal.progress import SILENT
 from crammed.training.loop import pretrain
 from crammed.training.update.build import build_for, new_model
 from support.text import tiny
+
+
+def begun(cpu: Device, recipe: str, *words: str) -> dict[str, Tensor]:
+    """The weights of a new model."""
+    return dict(new_model(tiny(recipe, *words), 256, cpu.torch).named_parameters())
 
 
 def test_biases_may_begin_at_the_frequencies_of_the_corpus(
@@ -59,12 +65,7 @@ def test_a_balanced_loss_takes_its_weights_from_the_corpus(corpus: Corpus, cpu: 
 def test_token_embeddings_may_begin_at_a_scale_of_their_own(recipe: str, cpu: Device) -> None:
     words = ("model.embedding_start=random", "model.init_std=0.02")
     usual, wide = (
-        dict(
-            new_model(
-                tiny(recipe, *words, f"model.embedding_std={std}"), 256, cpu.torch
-            ).named_parameters()
-        )
-        for std in ("null", "0.3")
+        begun(cpu, recipe, *words, f"model.embedding_std={std}") for std in ("null", "0.3")
     )
     table, wider = usual.pop("encoder.tokens.weight"), wide.pop("encoder.tokens.weight")
     assert table.square().mean().sqrt().item() == pytest.approx(0.02, rel=0.05)
@@ -93,12 +94,7 @@ def test_a_rule_gives_matrices_their_scale_and_changes_no_draw(
     words = ["model.layers=3", "model.width=64", "model.init_std=0.03", f"model.passes={passes}"]
     words.append("model.first_attention_norm=true")
     usual, ruled = (
-        dict(
-            new_model(
-                tiny("crammed", *words, f"model.matrix_start={start}"), 256, cpu.torch
-            ).named_parameters()
-        )
-        for start in ("normal", rule)
+        begun(cpu, "crammed", *words, f"model.matrix_start={start}") for start in ("normal", rule)
     )
     for name, parameter in usual.items():
         scale = 1.0
@@ -108,15 +104,9 @@ def test_a_rule_gives_matrices_their_scale_and_changes_no_draw(
 
 
 def test_deepnorm_has_smaller_matrices_except_for_queries_and_keys(cpu: Device) -> None:
-    words = ("model.norm=deepnorm", "model.final_norm=false", "model.matrix_start=deepnorm")
-    config = tiny(
-        "crammed",
-        "model.layers=3",
-        "model.width=64",
-        "model.passes=2",
-        *words,
-        "model.first_attention_norm=true",
-    )
+    shape = ("model.layers=3", "model.width=64", "model.passes=2")
+    norms = ("model.norm=deepnorm", "model.final_norm=false", "model.first_attention_norm=true")
+    config = tiny("crammed", *shape, *norms, "model.matrix_start=deepnorm")
     model = new_model(config, 256, cpu.torch)
     small = (8 * 6) ** -0.25
     for product in products_of(model):

@@ -28,12 +28,21 @@ from support.models import untrained
 from support.steps import SPECIALS
 from support.text import tiny
 
-CONFIG = tiny("crammed", "model.layers=1", "model.width=16", "model.head_dim=8")
+SMALL = ("model.layers=1", "model.width=16", "model.head_dim=8")
+CONFIG = tiny("crammed", *SMALL)
 GENERATION = ("hashes.json", "model.safetensors", "optimizer.safetensors", "state.json")
 FINAL = ("config.json", "hashes.json", "model.safetensors", "tokenizer.json")
 UP = "encoder.layers.0.ffn.up.weight"
 HUGE = (1 << 62).to_bytes(8, "little") + b"{}"
 """A file of tensors that says that its header is larger than any disk."""
+
+
+def updated(step: TrainStep) -> TrainStep:
+    """The step after an update."""
+    for parameter in step.parameters:
+        parameter.grad = torch.full_like(parameter, 0.1)
+    step.apply(1.0)
+    return step
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +56,7 @@ def checkpoints(step: TrainStep, tmp_path_factory: pytest.TempPathFactory) -> Pa
     with RunDir.open(tmp_path_factory.mktemp("checkpoints") / "run", CONFIG) as run:
         writer = Checkpoints(Session.untimed(run, step, corpus_sha256="corpus"))
         for updates in (1, 2):
-            for parameter in step.parameters:
-                parameter.grad = torch.full_like(parameter, 0.1)
-            step.apply(1.0)
+            updated(step)
             writer.save(Work(updates, 8 * updates, 256 * updates, 1e6))
     return run.checkpoints
 
@@ -61,11 +68,8 @@ def test_nothing_that_was_read_stays_mapped(
     tmp_path: Path, cpu: Device, words: tuple[str, ...]
 ) -> None:
     """On NFS, a folder whose files are mapped cannot be deleted."""
-    config = tiny("crammed", "model.layers=1", "model.width=16", "model.head_dim=8", *words)
-    step = build(config, 256, SPECIALS, cpu)
-    for parameter in step.parameters:
-        parameter.grad = torch.full_like(parameter, 0.1)
-    step.apply(1.0)
+    config = tiny("crammed", *SMALL, *words)
+    step = updated(build(config, 256, SPECIALS, cpu))
     with RunDir.open(tmp_path / "run", config) as run:
         Checkpoints(Session.untimed(run, step)).save(Work(1, 8, 256, 1e6))
     assert load_checkpoint(run.checkpoints, step, "").generation is not None
@@ -298,12 +302,8 @@ def test_shapes_of_what_an_optimizer_keeps_are_checked(
     shape: tuple[int, ...],
     change: tuple[int, ...] | None,
 ) -> None:
-    small = ("model.layers=1", "model.width=16", "model.head_dim=8")
-    config = tiny("crammed", *small, f"optim.name={optimizer}")
-    step = build(config, 256, SPECIALS, cpu)
-    for parameter in step.parameters:
-        parameter.grad = torch.ones_like(parameter)
-    step.apply(1.0)
+    config = tiny("crammed", *SMALL, f"optim.name={optimizer}")
+    step = updated(build(config, 256, SPECIALS, cpu))
     with RunDir.open(tmp_path / "run", config) as run:
         Checkpoints(Session.untimed(run, step, corpus_sha256="corpus")).save(Work(updates=1))
     (generation,) = run.checkpoints.glob("step-*")

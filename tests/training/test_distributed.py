@@ -13,6 +13,7 @@ import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -82,11 +83,23 @@ def group(
         yield members
 
 
+def ended(
+    corpus: Corpus, out: Path, commands: Sequence[list[str]], *words: str, **more: Any
+) -> tuple[list[int], list[str]]:
+    """Exit codes and errors of a `group`."""
+    with group(corpus, out, commands, *words, **more) as members:
+        errors = [member.communicate(timeout=PATIENCE)[1] for member in members]
+    return [member.returncode for member in members], errors
+
+
 def train(corpus: Corpus, out: Path, processes: int, *words: str) -> None:
     """Run the group to its end, which must be a good one."""
-    with group(corpus, out, [CRAMMED] * processes, *words) as members:
-        errors = [member.communicate(timeout=PATIENCE)[1] for member in members]
-        assert [member.returncode for member in members] == [0] * processes, errors
+    codes, errors = ended(corpus, out, [CRAMMED] * processes, *words)
+    assert codes == [0] * processes, errors
+
+
+def final(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "final" / "model.safetensors")
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float16", 1e-2)])
@@ -111,9 +124,7 @@ def test_two_processes_train_what_one_does(
         train(corpus, tmp_path / name, count, *words)
     if dtype == "float32":
         train(corpus, tmp_path / "two", 2, *words)  # a finished run is shown by both
-    one, two = (
-        load_file(tmp_path / name / "final" / "model.safetensors") for name in ("one", "two")
-    )
+    one, two = (final(tmp_path / name) for name in ("one", "two"))
     for name, weight in one.items():
         assert (weight - two[name]).norm() <= tolerance * weight.norm(), name
     assert [read_metrics(tmp_path / name)[-1]["update"] for name in ("one", "two")] == [12, 12]
@@ -136,9 +147,7 @@ def test_several_processes_go_back_together(tmp_path: Path, corpus: Corpus) -> N
     for name, count in (("one", 1), ("two", 2)):
         train(corpus, tmp_path / name, count, *rates, "--budget=12updates")
         assert [event["update"] for event in events(tmp_path / name, "back")] == [0]
-    one, two = (
-        load_file(tmp_path / name / "final" / "model.safetensors") for name in ("one", "two")
-    )
+    one, two = (final(tmp_path / name) for name in ("one", "two"))
     for name, weight in one.items():
         assert (weight - two[name]).norm() <= 1e-4 * weight.norm() + 1e-4, name
 
@@ -157,13 +166,9 @@ def test_all_begin_with_the_leader_s_weights(
     words = (option, "optim.lr=1e-30", "--budget=3updates")
     train(corpus, tmp_path / "one", 1, *words)
     unable = prepared(f"import crammed.training.start as s; s.{computes} = None")
-    with group(corpus, tmp_path / "two", [CRAMMED, unable], *words) as members:
-        errors = [member.communicate(timeout=PATIENCE)[1] for member in members]
-    assert [member.returncode for member in members] == [0, 0], errors
-    one, two = (
-        load_file(tmp_path / name / "final" / "model.safetensors")["encoder.tokens.weight"]
-        for name in ("one", "two")
-    )
+    codes, errors = ended(corpus, tmp_path / "two", [CRAMMED, unable], *words)
+    assert codes == [0, 0], errors
+    one, two = (final(tmp_path / name)["encoder.tokens.weight"] for name in ("one", "two"))
     torch.testing.assert_close(two, one, rtol=0.0, atol=1e-7)
 
 
@@ -181,9 +186,8 @@ settling.training_speed = measured
 def test_one_process_measures_for_all(tmp_path: Path, corpus: Corpus) -> None:
     model = [word for word in MODEL if not word.startswith("batch.rows")]
     commands = [prepared(MEASURED.format(speed=speed)) for speed in (1e9, None)]
-    with group(corpus, tmp_path / "run", commands, "--budget=1s", model=model) as members:
-        errors = [member.communicate(timeout=PATIENCE)[1] for member in members]
-        assert [member.returncode for member in members] == [0, 0], errors
+    codes, errors = ended(corpus, tmp_path / "run", commands, "--budget=1s", model=model)
+    assert codes == [0, 0], errors
     choice = read_choice(tmp_path / "run")
     assert choice is not None
     assert choice.follows == ("batch.rows", "optim.matrix_lr")
@@ -198,12 +202,10 @@ def test_when_one_dies_the_other_ends_and_both_go_on(
     words = ["train.checkpoint_seconds=1e-9", "--budget=12updates"]
     commands = [CRAMMED, CRAMMED]
     commands[rank] = dying("crammed.training.update.step:TrainStep.apply", call=7)
-    with group(corpus, out, commands, *words) as members:
-        errors = [member.communicate(timeout=PATIENCE)[1] for member in members]
-    error = errors[1 - rank]
-    assert members[rank].returncode == -signal.SIGKILL, errors[rank]
-    assert members[1 - rank].returncode == 1, error
-    assert "another process of this run ended" in error
+    codes, errors = ended(corpus, out, commands, *words)
+    assert codes[rank] == -signal.SIGKILL, errors[rank]
+    assert codes[1 - rank] == 1, errors[1 - rank]
+    assert "another process of this run ended" in errors[1 - rank]
     train(corpus, out, 2, *words)
     resumed = [event["update"] for event in events(out, "resume")]
     assert resumed == [6]  # whose weights were compared
@@ -236,11 +238,7 @@ step.TrainStep.apply = apply_wrongly
         ("", ["--seed=7"], "seed"),
         ("", ["optim.lr=5e-3", "batch.rows=9"], "optim, batch"),
         ("", ["--out=/nowhere/else"], "the run directory that it sees"),
-        (
-            OTHER_START,
-            [],
-            "the weights that it",
-        ),
+        (OTHER_START, [], "the weights that it"),
         (OTHER_WEIGHTS, [], "its weights"),
     ],
 )
@@ -249,9 +247,8 @@ def test_processes_that_differ_all_end_with_one_line(
 ) -> None:
     out = tmp_path / "run"
     commands = [CRAMMED, prepared(first)]
-    with group(corpus, out, commands, "--budget=3updates", last=last) as members:
-        errors = [member.communicate(timeout=PATIENCE)[1] for member in members]
-    assert [member.returncode for member in members] == [2, 2], errors
+    codes, errors = ended(corpus, out, commands, "--budget=3updates", last=last)
+    assert codes == [2, 2], errors
     for error in errors:
         lines = [line for line in error.splitlines() if line.startswith("error: ")]
         assert len(lines) == 1, error

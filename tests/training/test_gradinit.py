@@ -42,7 +42,7 @@ from crammed.training.plan import work_before_training
 from crammed.training.update.build import build_for
 from crammed.training.update.step import TrainStep
 from support.text import tiny
-from support.training import interrupt_at, train
+from support.training import train, train_in_two
 
 ROWS, ROW = 4, 32
 FEW = ("train.grad_init.updates=3", f"train.grad_init.rows={ROWS}", "model.embedding_start=random")
@@ -180,12 +180,8 @@ def test_flops_are_counted(corpus: Corpus, cpu: Device, bound: str, passes: floa
 
 
 def test_a_budget_of_flops_pays_for_it(tmp_path: Path, corpus: Corpus, cpu: Device) -> None:
-    plain = train(
-        tiny("crammed", "model.embedding_start=random", budget={"limit": "3updates"}),
-        corpus,
-        tmp_path / "plain",
-        cpu,
-    ).work
+    unscaled = tiny("crammed", "model.embedding_start=random", budget={"limit": "3updates"})
+    plain = train(unscaled, corpus, tmp_path / "plain", cpu).work
     before = scaling_work(asked("1updates"), corpus.vocab_size).flops
     config = asked(f"{before + 1.01 * plain.flops}flop", "batch.ramp=0.0")
     trained = train(config, corpus, tmp_path / "run", cpu)
@@ -213,19 +209,12 @@ def test_a_run_begins_with_it_once_and_is_exported(
     rows, scales = found[0]
     assert np.array_equal(rows, RowStream(corpus, 0, config.order).read(0, len(rows)))
     assert len(rows) == 2 * 3 * ROWS
-    interrupt_at(monkeypatch, 4)
-    with pytest.raises(KeyboardInterrupt):
-        train(config, corpus, tmp_path / "run", cpu)
-    resumed = train(config, corpus, tmp_path / "run", cpu).model.state_dict()
+    resumed = train_in_two(config, corpus, tmp_path / "run", cpu, monkeypatch, 4).model.state_dict()
     assert len(found) == 2
     assert torch.equal(found[1][1], scales)
     assert all(torch.equal(weight, resumed[name]) for name, weight in whole.state_dict().items())
-    plain = train(
-        tiny("crammed", "model.embedding_start=random", budget={"limit": "6updates"}),
-        corpus,
-        tmp_path / "plain",
-        cpu,
-    ).model.state_dict()
+    unscaled = tiny("crammed", "model.embedding_start=random", budget={"limit": "6updates"})
+    plain = train(unscaled, corpus, tmp_path / "plain", cpu).model.state_dict()
     assert not torch.equal(plain["encoder.tokens.weight"], resumed["encoder.tokens.weight"])
     model = trained_model(whole, config.model, ROW, corpus.tokenizer)
     export(model, tmp_path / "export")

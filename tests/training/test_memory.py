@@ -9,10 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crammed.budget import Work
 from crammed.errors import InputError
 from crammed.machine.device import Device, is_out_of_memory
-from crammed.model.encoder import MaskedLM, initialise
+from crammed.model.encoder import MaskedLM
 from crammed.model.layer import Layer
 from crammed.training.update.build import build, step_of
 from crammed.training.update.memory import (
@@ -23,9 +22,8 @@ from crammed.training.update.memory import (
     fitting_rows,
 )
 from crammed.training.update.objective import MaskedTokens
-from crammed.training.update.planned import Update
 from crammed.training.update.step import TrainStep
-from support.steps import SPECIALS
+from support.steps import SPECIALS, gradients_of, rows_of, step_with, update_of
 from support.text import tiny
 
 
@@ -123,18 +121,9 @@ def recomputes(step: TrainStep) -> bool:
     return found.pop()
 
 
-def make_step(device: Device) -> tuple[TrainStep, MaskedLM]:
-    config = tiny("crammed", "batch.rows=16")
-    model = MaskedLM(config.model, 256)
-    initialise(model, 0.02, torch.Generator().manual_seed(0))
-    return step_of(model, config, SPECIALS, device), model
-
-
 def test_an_update_that_runs_out_of_memory_begins_again_smaller(cpu: Device) -> None:
-    rows = torch.randint(5, 256, (16, 32), generator=torch.Generator().manual_seed(1))
-    device = dataclasses.replace(cpu, microbatch_rows=16)
-    step, _ = make_step(device)
-    update = Update(0, 0, 16, 1.0, 0.25, Work())
+    step, _ = step_with(cpu, microbatch_rows=16)
+    rows, update = rows_of(16), update_of(16)
     tried = limited(step, 5)
     loss = step.gradients(rows, update)
     assert tried == [16, 16, 8, 4, 4, 4, 4], "so few tokens are recomputed before they are halved"
@@ -147,16 +136,13 @@ def test_an_update_that_runs_out_of_memory_begins_again_smaller(cpu: Device) -> 
 
 
 def test_the_gradients_are_those_of_the_whole_update(cpu: Device) -> None:
-    rows = torch.randint(5, 256, (16, 32), generator=torch.Generator().manual_seed(1))
-    update = Update(0, 0, 16, 1.0, 0.25, Work())
     found = []
     for most in (16, 3):
-        step, model = make_step(dataclasses.replace(cpu, microbatch_rows=16))
+        step, _ = step_with(cpu, microbatch_rows=16)
         limited(step, most)
-        step.gradients(rows, update)
-        found.append([p.grad for p in model.parameters() if p.grad is not None])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)
+        step.gradients(rows_of(16), update_of(16))
+        found.append(gradients_of(step))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-7)
 
 
 GIB = 2**30
@@ -234,7 +220,7 @@ def test_moments_of_a_checkpoint_are_not_counted_twice(
 
 
 def test_gradients_and_moments_that_do_not_fit_are_refused(cpu: Device) -> None:
-    step, model = make_step(cpu)
+    step, model = step_with(cpu)
     size = 4 * sum(p.numel() for p in model.parameters())
     with pytest.raises(InputError, match="gradients and moments of the weights do not fit into"):
         step.fit(2 * size, lambda rows: rows)
@@ -247,9 +233,8 @@ def test_an_optimizer_that_runs_out_of_memory_is_one_line(
     def full() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    step, _ = make_step(cpu)
-    rows = torch.randint(5, 256, (16, 32), generator=torch.Generator().manual_seed(1))
-    step.gradients(rows, Update(0, 0, 16, 1.0, 0.25, Work()))
+    step, _ = step_with(cpu)
+    step.gradients(rows_of(16), update_of(16))
     monkeypatch.setattr(step.optimizer, "step", full)
     with pytest.raises(InputError, match="an update of the weights does not fit into the memory"):
         step.apply(1.0)
@@ -260,8 +245,7 @@ def test_when_memory_runs_out_few_tokens_are_recomputed_before_they_become_fewer
     cpu: Device, setting: bool | None
 ) -> None:
     rows_at_first = 4 * LEAST_TOKENS // 32
-    device = dataclasses.replace(cpu, microbatch_rows=rows_at_first, recomputes=setting)
-    step, _ = make_step(device)
+    step, _ = step_with(cpu, microbatch_rows=rows_at_first, recomputes=setting)
     seen: list[tuple[int, bool]] = []
 
     def full(rows: torch.Tensor, numbers: torch.Tensor, count: int) -> torch.Tensor:
@@ -271,7 +255,7 @@ def test_when_memory_runs_out_few_tokens_are_recomputed_before_they_become_fewer
     step._loss = full
     rows = torch.zeros((rows_at_first, 32), dtype=torch.int64)
     with pytest.raises(InputError, match="not even one row"):
-        step.gradients(rows, Update(0, 0, rows_at_first, 1.0, 0.25, Work()))
+        step.gradients(rows, update_of(rows_at_first))
     sizes = [4 * LEAST_TOKENS, 2 * LEAST_TOKENS, LEAST_TOKENS]
     if setting is None:
         plain, again = [x for x, on in seen if not on], [x for x, on in seen if on]

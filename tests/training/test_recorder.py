@@ -45,16 +45,19 @@ def logged(run: RunDir, device: Device, *points: list[float]) -> list[float]:
     return [record["loss"] for record in read_metrics(run.path)]
 
 
-def test_the_last_loss_is_a_mean_over_a_share_of_all_updates(run: RunDir, cpu: Device) -> None:
-    assert logged(run, cpu, [4.0] * 190, [2.0] * 9, [8.0]) == [4.0, 2.0, (9 * 2.0 + 8.0) / 10]
-
-
-def test_the_last_loss_is_a_mean_over_no_more_than_that(run: RunDir, cpu: Device) -> None:
-    assert logged(run, cpu, [9.0] * 1900, [3.0] * 60, [5.0] * 40)[-1] == 0.6 * 3.0 + 0.4 * 5.0
-
-
-def test_the_last_loss_is_a_mean_over_all_since_the_point_before(run: RunDir, cpu: Device) -> None:
-    assert logged(run, cpu, [9.0] * 100, [3.0, 5.0] * 80)[-1] == 4.0
+@pytest.mark.parametrize(
+    ("points", "last"),
+    [
+        (([4.0] * 190, [2.0] * 9, [8.0]), (9 * 2.0 + 8.0) / 10),  # over a share of all updates
+        (([9.0] * 1900, [3.0] * 60, [5.0] * 40), 0.6 * 3.0 + 0.4 * 5.0),  # over no more than `LAST`
+        (([9.0] * 100, [3.0, 5.0] * 80), 4.0),  # over all since the point before
+    ],
+)
+def test_the_last_loss_is_a_mean_over_enough_updates(
+    run: RunDir, cpu: Device, points: tuple[list[float], ...], last: float
+) -> None:
+    found = logged(run, cpu, *points)
+    assert found == [*(sum(losses) / len(losses) for losses in points[:-1]), last]
 
 
 def test_other_work_is_said_and_recorded_once(

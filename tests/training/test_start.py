@@ -31,7 +31,7 @@ from crammed.training.update.build import new_model
 from crammed.training.update.step import TrainStep
 from support.costs import play_costs
 from support.text import FakeClock, tiny
-from support.training import interrupt_at, train
+from support.training import train, train_in_two
 
 START, RANDOM = "model.embedding_start=cooccurrence", "model.embedding_start=random"
 ROW = 32
@@ -209,11 +209,7 @@ def test_a_resumed_run_does_not_begin_again(
     config = asked(f"{before + 6.5 * one}flop", *PRICED, *values)
     whole = train(config, corpus, tmp_path / "whole", cpu).model.state_dict()
     assert len(noted) == 1
-    interrupt_at(monkeypatch, 4)
-    with pytest.raises(KeyboardInterrupt):
-        train(config, corpus, tmp_path / "run", cpu)
-    assert len(noted) == 2
-    resumed = train(config, corpus, tmp_path / "run", cpu).model.state_dict()
+    resumed = train_in_two(config, corpus, tmp_path / "run", cpu, monkeypatch, 4).model.state_dict()
     assert len(noted) == 2
     assert all(torch.equal(weight, whole[name]) for name, weight in resumed.items())
 

@@ -9,19 +9,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from crammed.budget import Work
 from crammed.config.optim import AdamConfig, AdamWConfig
 from crammed.data.masking import Masker
 from crammed.machine.device import Device
 from crammed.optim.build import build_optimizer
 from crammed.training.update.build import build, new_model, step_of
-from crammed.training.update.planned import Update
-from support.steps import SPECIALS, check_compiled, check_microbatches, needs_compiler, rows_of
+from support.steps import (
+    SPECIALS,
+    check_compiled,
+    check_microbatches,
+    needs_compiler,
+    rows_of,
+    update_of,
+)
 from support.text import tiny
-
-
-def update(rows: int = 12, first: int = 0, rate: float = 0.25) -> Update:
-    return Update(0, first, rows, 1.0, rate, Work(1, rows, rows * 32, 1.0))
 
 
 @pytest.mark.parametrize("parts", [1, 5, 7, 64])
@@ -31,14 +32,14 @@ def test_loss_and_gradients_do_not_depend_on_the_microbatch(cpu: Device, parts: 
 
 def test_loss_is_the_mean_over_predicted_tokens_of_the_dense_model(cpu: Device) -> None:
     config, rows, small = tiny(), rows_of(6), dataclasses.replace(cpu, microbatch_rows=4)
-    loss = build(config, 256, SPECIALS, small).gradients(rows, update(6)).item()
+    loss = build(config, 256, SPECIALS, small).gradients(rows, update_of(6)).item()
     masked = Masker(config.seed, "80-10-10", 4, range(5), 256)(rows, torch.arange(6), 8)
     labels = torch.full_like(rows, -100).scatter(1, masked.positions, masked.labels)
     dense = new_model(config, 256, cpu.torch)(masked.ids)
     expected = F.cross_entropy(dense.flatten(0, 1), labels.flatten(), ignore_index=-100)
     assert loss == pytest.approx(expected.item(), rel=1e-5)
     other = build(tiny("crammed", "masking.z_loss=0.5"), 256, SPECIALS, small)
-    more = other.gradients(rows, update(6)).item()
+    more = other.gradients(rows, update_of(6)).item()
     squares = dense.exp().sum(-1).log()[labels != -100] ** 2
     assert more == pytest.approx(loss + 0.5 * squares.mean().item(), rel=1e-5)
 
@@ -67,7 +68,7 @@ def test_clipping_and_rate_reach_the_weights(cpu: Device) -> None:
         model = new_model(config, 256, cpu.torch).train()
         before = [p.detach().clone() for p in model.parameters()]
         step = step_of(model, config, SPECIALS, cpu)
-        step.gradients(rows, update(6))
+        step.gradients(rows, update_of(6))
         applied = step.apply(500.0)
         assert applied is not None
         norm = applied.item()

@@ -1,8 +1,4 @@
-"""What is due between two updates: log points, held-out measurements, checkpoints.
-
-The training loop and the forecast both use the agenda, the forecast with a simulated clock, so both
-follow the same rules.
-"""
+"""What is due between two updates, in the training loop and on the clock of a forecast."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ class Agenda:
 
     Args:
         room_for: whether the budget has this many seconds left.
-        first: whether this is the start of the run, so that its first update is logged.
+        first: whether the next update is the first of the run.
         heldout_u: progress at the last held-out measurement of an earlier process.
     """
 
@@ -54,11 +50,7 @@ class Agenda:
         self.heldout_u = heldout_u
 
     def due(self, u: float) -> Iterator[Due]:
-        """What is due at progress u, in the order to do it.
-
-        Whether the next thing is due may depend on how long the one before took, so do each before
-        taking the next.
-        """
+        """What is due at progress u; do each before taking the next, which depends on its time."""
         if self.log_due():
             yield "log"
         if self.heldout_due(u):
@@ -67,30 +59,25 @@ class Agenda:
             yield "checkpoint"
 
     def log_due(self) -> bool:
-        """Whether it is time for a log point."""
         return self.since_log() >= self._log_after and self._room_for(2 * self._log_cost)
 
     def heldout_due(self, u: float) -> bool:
-        """Whether held-out loss is to be measured at progress u."""
         every = self._train.heldout_every
         if every is None or u >= 1.0:
             return False
         return math.floor(u / every) > math.floor(self.heldout_u / every)
 
     def checkpoint_due(self) -> bool:
-        """Whether it is time for a checkpoint."""
         waited = self._ledger.wall() - self._saved
         return waited >= self._save_after and self._room_for(2 * self._checkpoint_cost)
 
     def booked(self, what: Due, u: float) -> AbstractContextManager[None]:
-        """Book the work in the context as the thing that was due."""
         if what == "log":
             return self.logging()
         return self.measuring(u) if what == "heldout" else self.saving()
 
     @contextmanager
     def logging(self) -> Iterator[None]:
-        """Book the writing of a log point."""
         before = self._ledger.charged()
         with self._ledger.account("log"):
             yield
@@ -99,14 +86,12 @@ class Agenda:
 
     @contextmanager
     def measuring(self, u: float) -> Iterator[None]:
-        """Book a held-out measurement at progress u."""
         with self._ledger.account("evaluate"):
             yield
         self.heldout_u = u
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """Book the writing of a checkpoint."""
         before = self._ledger.wall()
         with self._ledger.account("checkpoint"):
             yield

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from crammed.files.folders import new_folder
 from crammed.files.hashes import HASHES, damage, sha256, write_hashes
 from crammed.files.regular import read_text
 from crammed.files.writing import write_json
-from crammed.model.tensors import all_finite, misfit, read_tensors
+from crammed.model.tensors import Damaged, all_finite, misfit, read_tensors
 from crammed.quantity import counted
 from crammed.runs.directory import RunDir
 from crammed.training.plan import Detour
@@ -36,6 +35,7 @@ from crammed.training.update.step import TrainStep
 
 SCHEMA = 2
 """Version of ``state.json``; from 2 on, a generation contains the hashes of its files."""
+Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,7 @@ class TrainState:
         accounts: seconds by account of the ledger.
         run_sha256: hash of ``env.json``, unique to each run; None in older versions.
         heldout_u: progress at the last held-out measurement.
-        loss_scale: the loss scale of float16, or the scales of 8-bit products; None in other
-            formats.
+        loss_scale: as `TrainStep.loss_scale` gives.
         end: None while training goes on.
         over: why a rule of the recipe ended the run; None if none did.
         layers: how many layers are in use; None in older versions.
@@ -83,8 +82,7 @@ class TrainState:
 class Checkpoints:
     """Writes generations of checkpoints into a run, and deletes the oldest.
 
-    Args:
-        held: the generation that the run resumes from, if any.
+    The newest known to be whole is `held`, at first the one that the run resumes from.
     """
 
     def __init__(self, session: Session, held: Path | None = None) -> None:
@@ -92,20 +90,20 @@ class Checkpoints:
         self.held = held
 
     def updates(self) -> int | None:
-        """Updates in the newest generation known to be whole; None if there is none."""
+        """Updates in the generation held; None if there is none."""
         return None if self.held is None else _numbers(self.held)[0]
 
     def save(self, work: Work) -> None:
-        """Write a generation now, unless this update already has one.
-
-        Raises:
-            Diverged: a weight or an optimizer value is not finite; nothing was written.
-        """
+        """Write a generation now, unless this update already has one."""
         if self.updates() != work.updates:
             self.write(work)
 
     def write(self, work: Work, end: End | None = None, over: str | None = None) -> TrainState:
-        """As `save`, in any case, with how training ended or which rule ended the run."""
+        """Write a generation, with how training ended or which rule ended the run.
+
+        Raises:
+            Diverged: a weight or an optimizer value is not finite; nothing was written.
+        """
         run, step, ledger = self._session.run, self._session.step, self._session.ledger
         step.device.synchronize()  # so that unfinished updates are booked as training
         state = TrainState(
@@ -126,9 +124,8 @@ class Checkpoints:
             weights = dict(step.model.named_parameters())
             moments = _optimizer_state(step)
             if not all_finite([*weights.values(), *moments.values()]):
-                raise Diverged(
-                    f"weights are no longer finite after {counted(work.updates, 'update')}"
-                )
+                after = counted(work.updates, "update")
+                raise Diverged(f"weights are no longer finite after {after}")
             generation = _unused(run.checkpoints, work.updates)
             with new_folder(generation) as aside:
                 save_file(_on_cpu(weights), aside / "model.safetensors")
@@ -156,8 +153,7 @@ class Loaded:
     """What `load_checkpoint` found.
 
     Attributes:
-        state: the state of the generation, or of a new run if there is none.
-        generation: the folder it is from; None if there is none.
+        state: that of the generation, or of a new run if there is none.
         damaged: generations that were skipped, each with what is wrong with it.
         lost: seconds of work that ended with an earlier process, which is not in the generation.
     """
@@ -169,13 +165,9 @@ class Loaded:
 
 
 def resume(run: RunDir, step: TrainStep, ledger: Ledger, corpus_sha256: str) -> Loaded:
-    """Resume from the run's newest checkpoint, or start if there is none.
+    """Resume from the run's newest checkpoint, or start if there is none; see `load_checkpoint`.
 
     The ledger takes over the accounts of earlier processes and charges the time lost in a crash.
-
-    Raises:
-        InputError: the checkpoint was made on another corpus, or all are damaged.
-        StoppedByPolicy: a rule of the recipe has ended the run.
     """
     loaded = load_checkpoint(run.checkpoints, step, corpus_sha256)
     saved = loaded.state
@@ -201,13 +193,20 @@ def load_checkpoint(folder: Path, step: TrainStep, corpus_sha256: str) -> Loaded
     damaged: list[str] = []
     for generation in reversed(_generations(folder)):
         try:
-            saved = _read(generation, step)
-        except _Damaged as error:
+            state, weights, moments = _read(generation, step)
+        except Damaged as error:
             damaged.append(f"{generation.name} is damaged ({error})")
             continue
-        _check(generation, saved.state, corpus_sha256)
-        _apply(saved, step)
-        return Loaded(saved.state, generation, tuple(damaged))
+        _check(generation, state, corpus_sha256)
+        for name, parameter in step.model.named_parameters():
+            with torch.no_grad():
+                parameter.copy_(weights[name])
+            if parameter.requires_grad:
+                step.optimizer.restore(parameter, moments[name])
+        step.restore(state.loss_scale)
+        if state.layers is not None:
+            step.growth.use(state.layers)
+        return Loaded(state, generation, tuple(damaged))
     if damaged:
         raise InputError(
             f"no checkpoint in {folder} is intact: {'; '.join(damaged)}. Restore one from a copy, "
@@ -239,73 +238,54 @@ def _run_sha256(run: Path) -> str | None:
     return sha256(file) if file.exists() else None
 
 
-class _Damaged(Exception):
-    """What is wrong with the files of a generation, in a few words."""
-
-
-@dataclass(frozen=True)
-class _Saved:
-    state: TrainState
-    weights: dict[str, torch.Tensor]
-    moments: dict[str, dict[str, torch.Tensor]]
-
-
-def _read(generation: Path, step: TrainStep) -> _Saved:
-    """The contents of a generation, checked before any of it is used."""
+def _read(generation: Path, step: TrainStep) -> tuple[TrainState, Tensors, dict[str, Tensors]]:
+    """State, weights and moments of a generation, checked before any of it is used."""
     if (generation / HASHES).exists() and (fault := damage(generation)):
-        raise _Damaged(fault)
+        raise Damaged(fault)
     try:
         values = json.loads(read_text(generation / "state.json"))
         schema = values.pop("schema")
         state = TypeAdapter(TrainState).validate_python(values)
     except (OSError, LookupError, AttributeError, TypeError, ValueError, RecursionError) as error:
-        raise _Damaged("state.json does not describe a checkpoint") from error
+        raise Damaged("state.json does not describe a checkpoint") from error
     if schema > 1 and not (generation / HASHES).exists():
-        raise _Damaged(f"{HASHES} is missing")
-    try:
-        weights = read_tensors(generation / "model.safetensors")
-        flat = read_tensors(generation / "optimizer.safetensors")
-    except InputError as error:
-        raise _Damaged(str(error)) from error
+        raise Damaged(f"{HASHES} is missing")
+    weights = read_tensors(generation / "model.safetensors")
+    flat = read_tensors(generation / "optimizer.safetensors")
     if fault := misfit(weights, dict(step.model.named_parameters())):
-        raise _Damaged(f"model.safetensors: {fault}")
+        raise Damaged(f"model.safetensors: {fault}")
     if not all_finite([*weights.values(), *flat.values()]):  # as older versions could write
-        raise _Damaged("it holds values that are not finite")
-    return _Saved(state, weights, _by_parameter(flat, step))
+        raise Damaged("it holds values that are not finite")
+    return state, weights, _by_parameter(flat, step)
 
 
-def _by_parameter(
-    flat: Mapping[str, torch.Tensor], step: TrainStep
-) -> dict[str, dict[str, torch.Tensor]]:
+def _by_parameter(flat: Tensors, step: TrainStep) -> dict[str, Tensors]:
     """The optimizer's tensors by parameter and key, from names of the form ``PARAMETER/KEY``."""
     named = dict(step.model.named_parameters())
-    found: dict[str, dict[str, torch.Tensor]] = {name: {} for name in named}
+    found: dict[str, Tensors] = {name: {} for name in named}
     any_shape = step.optimizer.of_library is not None
     for full, tensor in flat.items():
         name, _, key = full.rpartition("/")
-        suits = name in named and (any_shape or _suits(key, tensor, named[name]))
-        if not suits:
-            raise _Damaged(f"optimizer.safetensors: {full} does not match the model")
+        if name not in named or not (any_shape or _suits(key, tensor, named[name])):
+            raise Damaged(f"optimizer.safetensors: {full} does not match the model")
         found[name][key] = tensor
     names = {id(parameter): name for name, parameter in named.items()}
     for group in step.optimizer.param_groups:
         # Adafactor keeps different values for matrices than for other parameters.
         keys = {(p.ndim > 1, frozenset(found[names[id(p)]])) for p in group["params"]}
         if step.growth.grows:  # a layer that is not in use yet has averages alone, later ones fewer
-            own = {
-                (matrix, kept - {key for key in kept if is_average(key)}) for matrix, kept in keys
-            }
+            own = {(m, frozenset(k for k in kept if not is_average(k))) for m, kept in keys}
             keys = {(matrix, kept) for matrix, kept in own if kept}
         if not any_shape and len(keys) > len({matrix for matrix, _ in keys}):
-            raise _Damaged("optimizer.safetensors lacks values of some parameters")
+            raise Damaged("optimizer.safetensors lacks values of some parameters")
     return found
 
 
 def _suits(key: str, tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
     """Whether an optimizer could keep this tensor under this key for this parameter.
 
-    ``step`` and NAdam's ``mu_product`` are scalars, and Adafactor has a number for each row and
-    each column of a matrix. Everything else has the parameter's shape.
+    Steps and NAdam's ``mu_product`` are scalars, and Adafactor has a number for each row and each
+    column of a matrix. Everything else has the parameter's shape.
     """
     own = tuple(parameter.shape)
     others = {"row_var": (*own[:-1], 1), "col_var": (*own[:-2], 1, *own[-1:])}
@@ -313,19 +293,7 @@ def _suits(key: str, tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
     return tensor.dtype == parameter.dtype and tuple(tensor.shape) == others.get(key, own)
 
 
-def _apply(saved: _Saved, step: TrainStep) -> None:
-    for name, parameter in step.model.named_parameters():
-        with torch.no_grad():
-            parameter.copy_(saved.weights[name])
-        if parameter.requires_grad:
-            step.optimizer.restore(parameter, saved.moments[name])
-    step.restore(saved.state.loss_scale)
-    if saved.state.layers is not None:
-        step.growth.use(saved.state.layers)
-
-
 def _generations(folder: Path) -> list[Path]:
-    """All generations, oldest first."""
     return sorted((path for path in folder.glob("step-*") if _numbers(path)), key=_numbers)
 
 
@@ -336,14 +304,12 @@ def _numbers(generation: Path) -> tuple[int, ...]:
 
 
 def _unused(folder: Path, updates: int) -> Path:
-    """The folder for the next generation of this update."""
     first = folder / f"step-{updates:08d}"
     there = [numbers[1] for numbers in map(_numbers, _generations(folder)) if numbers[0] == updates]
     return first.with_name(f"{first.name}-{max(there) + 1}") if there else first
 
 
-def _optimizer_state(step: TrainStep) -> dict[str, torch.Tensor]:
-    """The optimizer's tensors, named ``PARAMETER/KEY``."""
+def _optimizer_state(step: TrainStep) -> Tensors:
     return {
         f"{name}/{key}": tensor
         for name, parameter in step.model.named_parameters()
@@ -352,5 +318,5 @@ def _optimizer_state(step: TrainStep) -> dict[str, torch.Tensor]:
     }
 
 
-def _on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _on_cpu(tensors: Tensors) -> Tensors:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

@@ -50,12 +50,7 @@ _LENGTH = 8
 
 @dataclass(frozen=True)
 class Group:
-    """The processes that train together.
-
-    Attributes:
-        rank: number of this process; 0 is the leader.
-        size: number of processes.
-    """
+    """The processes that train together: `size` of them, of which `rank` 0 leads."""
 
     rank: int
     size: int
@@ -74,7 +69,6 @@ class Group:
             dist.broadcast(command, 0)
 
     def receive(self) -> list[float]:
-        """Wait for the leader's next command."""
         command = torch.zeros(_LENGTH, dtype=torch.float64)
         with _together():
             dist.broadcast(command, 0)
@@ -91,11 +85,7 @@ class Group:
         return bytes(sent.tolist()).decode()
 
     def share(self, rows: int, together: int) -> slice:
-        """The part of an update's `rows` rows that this process works on.
-
-        Args:
-            together: how many rows must not be parted (`RunConfig.rows_compared`).
-        """
+        """The part of an update's rows that this process works on, in groups of `together` rows."""
         groups = math.ceil(rows / together)
         bounds = [groups * n // self.size * together for n in (self.rank, self.rank + 1)]
         return slice(*(min(rows, bound) for bound in bounds))
@@ -117,14 +107,9 @@ class Group:
         return value
 
     def compare(self, values: Mapping[str, str], hint: str) -> None:
-        """Check that values are the same in all processes; all of them must call this.
+        """Raise `RanksDiffer` with a hint unless values are the same in all processes.
 
-        Args:
-            values: values by their names in messages; all processes must use the same names.
-            hint: what to do if they differ.
-
-        Raises:
-            RanksDiffer: they differ.
+        All must call this, with the same names of values.
         """
         hashes = [hashlib.sha256(value.encode()).digest() for value in values.values()]
         mine = torch.tensor([list(each) for each in hashes], dtype=torch.uint8)
@@ -183,11 +168,7 @@ def joined_group(device: Device) -> Iterator[Group | None]:
 
 
 def compare_setups(config: RunConfig, corpus: Corpus, device: Device, group: Group) -> None:
-    """Check that all processes were given the same configuration and corpus.
-
-    Raises:
-        RanksDiffer: they were not.
-    """
+    """Raise `RanksDiffer` unless all processes were given the same configuration and corpus."""
     sections = config.model_dump(mode="json", exclude={"compute", "corpus", "description"})
     values = {name: json.dumps(value, sort_keys=True) for name, value in sections.items()}
     formats = f"{device.dtype} {device.fp8}"
@@ -196,11 +177,7 @@ def compare_setups(config: RunConfig, corpus: Corpus, device: Device, group: Gro
 
 
 def compare_folders(run: Path, group: Group) -> None:
-    """Check that all processes see the same run directory, which the leader has opened.
-
-    Raises:
-        RanksDiffer: they do not.
-    """
+    """Raise `RanksDiffer` unless all processes see the run directory that the leader has opened."""
     if group.rank == 0:
         group.send(_OPENED)
     else:
@@ -212,17 +189,11 @@ def compare_folders(run: Path, group: Group) -> None:
 
 
 def compare_weights(step: TrainStep, group: Group | None) -> None:
-    """Have all processes check that their weights are the same; only the leader calls this.
-
-    Raises:
-        RanksDiffer: they are not.
-    """
-    if group is not None:
+    """Raise `RanksDiffer` unless all processes have the same weights; the leader calls first."""
+    if group is None:
+        return
+    if group.rank == 0:
         group.send(_COMPARE)
-        _compare_weights_now(step, group)
-
-
-def _compare_weights_now(step: TrainStep, group: Group) -> None:
     hint = "the checkpoints are from before; if the same command fails again, suspect the hardware"
     group.compare({"its weights": _hash(step.parameters)}, hint)
 
@@ -239,7 +210,6 @@ def _check_start(step: TrainStep, group: Group) -> None:
 
 
 def _hash(tensors: Iterable[Tensor]) -> str:
-    """SHA-256 of the bytes of these tensors."""
     found = hashlib.sha256()
     for tensor in tensors:
         found.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy().data)
@@ -247,9 +217,9 @@ def _hash(tensors: Iterable[Tensor]) -> str:
 
 
 def share_start(config: RunConfig, step: TrainStep, group: Group | None) -> None:
-    """Give all processes the leader's weights that were set from the text; all call this.
+    """Give all processes the weights that the leader set from the text; all call this.
 
-    Only the leader computes them, so the result need not be the same on all machines.
+    Only one computes them, because the result may differ between machines.
     """
     if group is None:
         return
@@ -263,11 +233,10 @@ def share_start(config: RunConfig, step: TrainStep, group: Group | None) -> None
 
 def note_processes(run: RunDir, group: Group | None, progress: Progress, *, resumed: bool) -> None:
     """Record how many processes train, and say so if a resumed run had a different number."""
-    count, before = 1 if group is None else group.size, None
-    for event in read_events(run.path, processes=("count",)):
-        if event["event"] == "processes":
-            before = event["count"]
-    note_parts(run, "processes", count, before, progress if resumed else SILENT)
+    events = read_events(run.path, processes=("count",))
+    counts = [None, *(event["count"] for event in events if event["event"] == "processes")]
+    now = 1 if group is None else group.size
+    note_parts(run, "processes", now, counts[-1], progress if resumed else SILENT)
 
 
 class LeadingStep:
@@ -309,11 +278,7 @@ def leading(
 ) -> Iterator[TrainStep | LeadingStep]:
     """The step for the training loop; the followers end when the loop ends, for whatever reason.
 
-    Args:
-        signals: what makes a single process leave an update; several have to finish it together.
-
-    Raises:
-        RanksDiffer: the processes start with different weights.
+    Signals make a single process leave an update, which several have to finish together.
     """
     if group is None:
         step.before_microbatch = step.before_shape = partial(leave_update, signals)
@@ -335,14 +300,7 @@ def leading(
 def follow(
     config: RunConfig, corpus: Corpus, checkpoints: Path, device: Device, group: Group
 ) -> None:
-    """Do what the leader says until it says stop.
-
-    Args:
-        checkpoints: folder of the leader's checkpoints; all processes resume from the newest.
-
-    Raises:
-        RanksDiffer: the processes have different weights.
-    """
+    """Do what the leader says until it says stop, from the newest of its checkpoints on."""
     step = build_for(config, corpus, device)
     if load_checkpoint(checkpoints, step, corpus.sha256).generation is None:
         share_start(config, step, group)
@@ -371,7 +329,7 @@ def follow(
             elif what == _APPLY:
                 step.apply(values[0])
             elif what == _COMPARE:
-                _compare_weights_now(step, group)
+                compare_weights(step, group)
             elif what == _RELOAD:
                 load_checkpoint(checkpoints, step, corpus.sha256)
             else:

@@ -24,8 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from crammed.budget import Work
 from crammed.config import GradInitConfig, RunConfig
 from crammed.data.masking import predicted_positions
-from crammed.errors import InputError
-from crammed.machine.device import is_out_of_memory
+from crammed.machine.device import refusing_full_memory
 from crammed.model.count import run_flops_per_token
 from crammed.training.update.objective import MaskedTokens
 from crammed.training.update.step import TrainStep
@@ -34,9 +33,8 @@ BETAS = (0.9, 0.98)
 LEAST = 0.01
 """No scale gets smaller (alpha in the paper)."""
 PASSES = 3.0
-"""What an update of the scales costs, in gradients of one batch: the norm and its gradient are
-three. Where the norm is within its bound, the gradient and that of the second batch are only two;
-each update counts as the dearer one, so that the cost is known beforehand."""
+"""What an update of the scales costs, in gradients of one batch: three for the norm and its
+gradient. It would be two where the norm is within its bound, but that is not known beforehand."""
 
 Loss = Callable[[Sequence[Tensor], int], Tensor]
 """(weights, number of a batch) -> its mean loss."""
@@ -45,11 +43,7 @@ Loss = Callable[[Sequence[Tensor], int], Tensor]
 def scaled_objective(
     start: Sequence[Tensor], scales: Tensor, loss: Loss, number: int, config: GradInitConfig
 ) -> Tensor:
-    """What update `number` of the scales lowers (algorithm 1, lines 4 to 11).
-
-    Args:
-        start: the initial weights, T tensors.
-        scales: [T].
+    """What update `number` of the scales [T] of T weights lowers (algorithm 1, lines 4 to 11).
 
     Returns:
         the l1 norm of the gradient if it is above `config.bound`; else the loss of another batch
@@ -72,11 +66,9 @@ def learned_scales(
     config: GradInitConfig,
     show: Callable[[float], None] = lambda _: None,
 ) -> Tensor:
-    """The scales of some initial weights, [T].
+    """The scales [T] of T initial weights, of one number format and on one device.
 
-    Args:
-        start: T tensors of one number format, on one device.
-        show: called with the share that is done after each update of the scales.
+    After each update of the scales, `show` is called with the share that is done.
     """
     scales = torch.ones(len(start), dtype=start[0].dtype, device=start[0].device)
     scales.requires_grad_()
@@ -114,7 +106,6 @@ def begin_with_scales(
 
     Args:
         rows: [R, S] token ids, read in turn; if they are too few, again with other masks.
-        show: as in `learned_scales`.
 
     Returns:
         the scales, in the order of the parameters.
@@ -135,16 +126,9 @@ def begin_with_scales(
         total: Tensor = functional_call(module, dict(zip(names, at, strict=True)), given)
         return total / (count * size)
 
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            scales = learned_scales([w.detach() for w in weights], loss, scaling, show)
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        raise InputError(
-            f"train.grad_init.rows={size} rows do not fit into the memory of {step.device.name}: "
-            "lower it"
-        ) from error
+    fault = f"train.grad_init.rows={size} rows do not fit into the memory of {step.device.name}"
+    with refusing_full_memory(f"{fault}: lower it"), sdpa_kernel(SDPBackend.MATH):
+        scales = learned_scales([w.detach() for w in weights], loss, scaling, show)
     with torch.no_grad():
         torch._foreach_mul_(list(weights), list(scales.unbind()))
     return scales

@@ -1,7 +1,4 @@
-"""Held-out loss during training: points of a curve to look at, on few rows so that it is quick.
-
-The measurement after training uses all held-out rows.
-"""
+"""Held-out loss during training: points of a curve to look at, quickly measured on few rows."""
 
 from __future__ import annotations
 
@@ -29,8 +26,7 @@ def rows_on_the_way(
 ) -> int:
     """Number of held-out rows for a measurement during training, fewer for short runs.
 
-    It follows from what the run directory keeps, or otherwise from the device, so all points of a
-    curve use the same rows.
+    All points of a curve use the same rows, whatever the speed of later processes.
 
     Args:
         speed: FLOP/s measured when the run began; None if not measured.
@@ -42,8 +38,6 @@ def rows_on_the_way(
 
 
 class HeldoutMeter:
-    """Measures the held-out loss of the model during training."""
-
     def __init__(self, session: Session, corpus: Corpus) -> None:
         run = session.run
         most = rows_on_the_way(run.config, run.choice.flops_per_second, corpus.rows)
@@ -52,11 +46,7 @@ class HeldoutMeter:
         self._session = session
 
     def measure(self, work: Work, u: float) -> None:
-        """Measure now and record the loss as an event of the run.
-
-        Raises:
-            Diverged: the loss is not finite.
-        """
+        """Record the loss as an event of the run; raise `Diverged` if it is not finite."""
         model, device = self._session.step.model, self._session.step.device
         device.synchronize()  # so that unfinished updates are booked as training
         average = self._session.step.average

@@ -1,9 +1,8 @@
 """Pretraining, from start to finish.
 
-Between the command line and ``backward()`` are four files: `crammed.interface.training` calls
-`crammed.pretraining`, which calls `pretrain` here, which calls `crammed.training.update.step`. In
-addition, `build` makes the model, its optimizer and the step, `plan` decides what each update is,
-and `upkeep` does what is due between two updates.
+`crammed.interface.training` calls `crammed.pretraining`, which calls `pretrain` here, which calls
+`crammed.training.update.step`. In addition, `build` makes the model, its optimizer and the step,
+`plan` decides what each update is, and `upkeep` does what is due between two updates.
 """
 
 from __future__ import annotations
@@ -50,15 +49,7 @@ NOTABLE = 0.01
 
 @dataclass(frozen=True)
 class Trained:
-    """The result of pretraining.
-
-    Attributes:
-        model: as in `TrainStep`.
-        accounts: seconds by account of the ledger.
-        charged_seconds: seconds charged to the budget by the end of the last update.
-        u: progress at that point.
-        begun: as in `Planner`.
-    """
+    """The result of pretraining; fields as in `TrainStep`, `TrainState` and `End`."""
 
     model: Any
     work: Work
@@ -69,7 +60,6 @@ class Trained:
 
     @classmethod
     def of(cls, model: Any, state: TrainState, end: End) -> Trained:
-        """The result for a model whose training has ended, from its last checkpoint."""
         return cls(model, state.work, state.accounts, end.charged_seconds, end.u, state.begun)
 
 
@@ -85,8 +75,7 @@ def pretrain(
 ) -> Trained:
     """Train until the budget or the text is used up; resume from a checkpoint if there is one.
 
-    The result is also in the last checkpoint, so a call after the end of training returns the same
-    and trains no further.
+    A call after the end of training returns the same, from the last checkpoint.
 
     Args:
         group: the processes that train together, if this one leads several.
@@ -193,7 +182,7 @@ def _train(
             raise upkeep.stopped(work) from None
         if not planner.deadline.met():  # an update counts only if it is complete in time
             step.discard()
-            upkeep.discarded(work)
+            session.run.event("discarded", update=work.updates, reason="not complete in time")
             break
         norm = step.apply(update.factor)
         work += update.cost

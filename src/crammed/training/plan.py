@@ -21,7 +21,7 @@ from crammed.training.update.planned import Update
 
 @dataclass(frozen=True)
 class Detour:
-    """What returns after divergence have changed so far (`crammed.training.recovery`).
+    """What returns after divergence have changed so far (`Upkeep.go_back`).
 
     Attributes:
         returns: how many times the run went back.
@@ -38,8 +38,8 @@ class Deadline:
     """Whether updates are complete within a budget of time; other budgets have no deadline.
 
     Args:
-        synchronize: waits for the device. It is called only while the pace is unknown and when the
-            end is near, where the clock must cover only finished work.
+        synchronize: waits for the device; called only where the clock must cover finished work
+            alone, which is while the pace is unknown and near the end.
 
     Attributes:
         seconds: what may be charged; infinity for other budgets.
@@ -52,8 +52,7 @@ class Deadline:
         self._ledger = ledger
         self._synchronize = synchronize
         self._pace = Pace()
-        self._rest = Pace()
-        """Of what follows the gradients: the optimizer's step."""
+        self._rest = Pace()  # of what follows the gradients: the optimizer's step
         self._computed = self._began
         self._exact = False
 
@@ -80,7 +79,6 @@ class Deadline:
         return self._computed + self._rest.typical(1) <= self.seconds
 
     def room_for(self, seconds: float) -> bool:
-        """Whether so many seconds are left."""
         return self._ledger.charged() + seconds <= self.seconds
 
     def end(self, rows: int) -> None:
@@ -96,14 +94,9 @@ class Deadline:
 class Planner:
     """Decides what each update is, until the budget is spent or the text has been read enough.
 
-    Args:
-        vocab_size: size of the tokenizer's vocabulary, for the cost in FLOPs.
-        corpus_rows: number of rows in the corpus, whose length could end the run; None if there is
-            no corpus yet.
-        ledger, synchronize: as for `Deadline`.
+    The length of the corpus may end the run; None if there is no corpus yet.
 
     Attributes:
-        detour: what returns after divergence have changed.
         begun: the share of the budget that was spent when the first update began, such as on
             compiling; schedules begin there.
         reached: place in the stream after the rows of the last update.
@@ -163,11 +156,7 @@ class Planner:
         self.rows = rows or self._config.batch.rows_after(None, enough=True)
 
     def adapt(self, *, enough: bool) -> None:
-        """Decide the rows of the next update, after one that is complete.
-
-        Args:
-            enough: whether its gradients passed the test of `batch.adaptive`.
-        """
+        """Decide the rows of the next update; `enough` says if the last passed `batch.adaptive`."""
         self.rows = self._config.batch.rows_after(self.rows, enough=enough)
 
     def _cost(self, number: int, rows: int, rate: float, layers: int, pieces: int) -> Work:
@@ -200,12 +189,7 @@ def refuse_too_little(
 ) -> None:
     """Refuse a budget that one update exceeds, if that is known before anything starts.
 
-    What a time budget pays for is not known yet.
-
-    Args:
-        vocab_size: vocabulary size of the corpus; None, if there is none yet, counts with the
-            smallest.
-        corpus_rows: as in `Planner`.
+    Without the size of a vocabulary, the smallest possible one counts.
 
     Raises:
         InputError: the budget, or `budget.most_epochs`, ends the run before its first update.
@@ -221,9 +205,6 @@ def work_before_training(config: RunConfig, vocab_size: int) -> Work:
     """Work spent before the first update, apart from time."""
     work = scaling_work(config, vocab_size)
     if config.model.embedding_start != "random":
-        work += Work(
-            flops=factorisation_flops(
-                vocab_size, config.model.embedding_width or config.model.width
-            )
-        )
+        width = config.model.embedding_width or config.model.width
+        work += Work(flops=factorisation_flops(vocab_size, width))
     return work

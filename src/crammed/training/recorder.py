@@ -34,13 +34,10 @@ LEAST = {"loss": 0.01, "grad_norm": 0.1}
 
 
 class Spikes:
-    """Finds values far above those before them.
+    """Finds values far above the median of those before them.
 
-    The usual value is the median of the last `USUAL` values, and the typical deviation is their
-    median absolute deviation; spikes hardly affect either.
-
-    Args:
-        least: lower bound on the deviation, as a share of the usual value.
+    How far they usually are from it is their median absolute deviation, but at least the share
+    `least` of the median; spikes hardly affect either.
     """
 
     def __init__(self, least: float) -> None:
@@ -48,11 +45,7 @@ class Spikes:
         self._last: deque[float] = deque(maxlen=USUAL)
 
     def add(self, values: list[float]) -> tuple[list[int], float]:
-        """Add some values.
-
-        Returns:
-            indices of the spikes among them, and the usual value before them.
-        """
+        """Add some values; return the indices of the spikes, and the usual value before them."""
         found, middle = [], math.nan
         if len(self._last) >= FEWEST:
             middle = statistics.median(self._last)
@@ -72,8 +65,7 @@ def _values(scalars: list[Tensor]) -> list[float]:
 class Recorder:
     """Collects losses and gradient norms of updates, and writes their means at log points.
 
-    Attributes:
-        loss: mean loss at the last log point; NaN before the first.
+    The mean `loss` at the last log point is NaN before the first.
     """
 
     def __init__(self, session: Session, task: ProgressTask) -> None:
@@ -100,8 +92,7 @@ class Recorder:
     def add(self, update: Update, loss: Tensor, norm: Tensor | None) -> None:
         """Add a finished update; `loss` and `norm` are scalars on the device.
 
-        Args:
-            norm: None for an update that was skipped; its loss is ignored.
+        An update that was skipped has no norm, and its loss is ignored.
 
         Raises:
             Diverged: too many updates in a row were skipped.
@@ -118,16 +109,8 @@ class Recorder:
             self._losses.append(loss)
             self._norms.append(norm)
 
-    def has_news(self) -> bool:
-        """Whether an update was applied since the last log point."""
-        return bool(self._losses)
-
     def check(self, work: Work) -> None:
-        """Wait for the losses since the last log point and check them.
-
-        Raises:
-            Diverged: one of them is not finite.
-        """
+        """Wait for the losses since the last log point; raise `Diverged` if one is not finite."""
         self._finite(_values(self._losses), work)
 
     @staticmethod
@@ -136,18 +119,17 @@ class Recorder:
             if not math.isfinite(value):
                 raise Diverged(f"the loss is {value} after {counted(work.updates, 'update')}")
 
-    def log(self, work: Work, u: float, *, ended: bool = False) -> None:
-        """Write a log point, if there is news.
+    def log(self, work: Work, u: float, *, ended: bool = False) -> bool:
+        """Write a log point if an update was applied since the last one; return whether it was.
 
-        Args:
-            ended: whether training has ended. There may be too few updates since the last log point
-                for a meaningful mean, so the loss may include earlier updates.
+        If training has `ended`, there may be too few updates since the last log point for a
+        meaningful mean, so the loss may include earlier updates.
 
         Raises:
             Diverged: the loss is not finite.
         """
-        if not self.has_news():
-            return
+        if not self._losses:
+            return False
         run, ledger = self._session.run, self._session.ledger
         device = self._session.step.device
         device.synchronize()  # so that unfinished updates are booked as training
@@ -187,6 +169,7 @@ class Recorder:
             self._task.update(u, words)
             self._note_neighbours(work)
         self._clear()
+        return True
 
     def _at_the_end(self, losses: list[float], updates: int) -> list[float]:
         """The losses since the last log point, or of more updates if those are too few."""

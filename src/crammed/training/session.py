@@ -13,11 +13,7 @@ from crammed.training.update.step import TrainStep
 
 @dataclass(frozen=True)
 class Session:
-    """A run while this process trains it.
-
-    Attributes:
-        corpus_sha256: hash of the corpus that the run trains on.
-    """
+    """A run while this process trains it."""
 
     run: RunDir
     step: TrainStep

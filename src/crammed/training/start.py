@@ -14,8 +14,7 @@ from crammed.training.update.step import TrainStep
 MOST_TOKENS = 16_000_000
 """Most tokens to count, a few seconds of work; float32 counts exactly up to 16.7 million."""
 TOKENS_A_SECOND = 50_000
-"""Tokens to count for each second of a time budget. Any core can count twenty times as many, so
-most of the time is left for training."""
+"""Tokens to count for each second of a time budget; any core can count twenty times as many."""
 
 
 def start_weights(
@@ -26,15 +25,7 @@ def start_weights(
     planner: Planner,
     progress: Progress,
 ) -> None:
-    """Set the embeddings of a new model (`model.embedding_start`), then scales (`train.grad_init`).
-
-    Args:
-        stream: the rows of the run, the first of which are counted.
-        corpus_rows: number of rows in the corpus.
-
-    Raises:
-        InputError: a batch of `train.grad_init` does not fit into the device's memory.
-    """
+    """Set a new model's embeddings (`model.embedding_start`), then scales (`train.grad_init`)."""
     if config.model.embedding_start != "random":
         with progress.task("embeddings") as task:
             rows = stream.read(0, rows_to_count(config, corpus_rows, planner))
@@ -51,10 +42,7 @@ def start_weights(
 
 
 def rows_to_count(config: RunConfig, corpus_rows: int, planner: Planner) -> int:
-    """How many rows of the text to set the embeddings from.
-
-    Each row counts once, and never more rows than the run will read, if that is known.
-    """
+    """How many rows to set the embeddings from: once each, and no more than the run will read."""
     length, budget = config.data.row_length, config.budget.limit
     most = int(min(corpus_rows * length, MOST_TOKENS, planner.limits.most_tokens)) // length
     if budget.kind == "time":

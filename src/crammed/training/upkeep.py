@@ -1,34 +1,34 @@
-"""What a run does between updates: it logs, measures held-out loss, saves, stops, goes back."""
+"""What a run does between updates: it logs, measures held-out loss, saves, stops, goes back.
+
+Going back after divergence discards every update since the last checkpoint. Their time stays
+charged, as lost, and budgets other than time count only what is kept. Training goes on with other
+rows or with lower rates, as `train.divergence` says.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from torch import Tensor
 
 from crammed.budget import Work
-from crammed.config import EarlyStop
 from crammed.data.corpus import Corpus
 from crammed.errors import Diverged, Interrupted, StoppedByPolicy
 from crammed.quantity import counted
+from crammed.rules.rates import far_too_high
 from crammed.terminal.progress import ProgressTask
-from crammed.training.checkpoint import Checkpoints, End, TrainState
+from crammed.training.checkpoint import Checkpoints, End, TrainState, load_checkpoint
 from crammed.training.distributed import Group, compare_weights
 from crammed.training.heldout_meter import HeldoutMeter
 from crammed.training.recorder import Recorder
-from crammed.training.recovery import go_back
 from crammed.training.session import Session
 from crammed.training.update.planned import Update
 
 
 class Upkeep:
-    """Follows the agenda, and records how training ends.
-
-    Args:
-        held: the generation of checkpoints that the run resumes from, if any.
-        signals: names of the signals received; more may be added during training.
-    """
+    """Follows the agenda, and records how training ends; signals may come while it does."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Upkeep:
 
         Raises:
             Interrupted: a signal came; everything is saved.
-            StoppedByPolicy: the loss is too bad for the recipe's early-stop rule.
+            StoppedByPolicy: the loss is too high for the recipe's early-stop rule.
             Diverged: the loss or a weight is not finite.
         """
         u = self._session.planner.progress(work)
@@ -69,12 +69,16 @@ class Upkeep:
             raise self.stopped(work)
 
     def _log(self, work: Work, u: float) -> None:
-        """Write a log point, and end the run if its loss is too bad."""
-        if not self._recorder.has_news():
-            return
-        self._recorder.log(work, u)
+        """Write a log point, and end the run if its loss is too high for the early-stop rule."""
         rule = self._session.run.config.train.early_stop
-        if fault := _too_bad(rule, self._session.planner.trained(work), self._recorder.loss):
+        if not self._recorder.log(work, u) or rule is None:
+            return
+        trained, loss = self._session.planner.trained(work), self._recorder.loss
+        if trained >= rule.after and loss > rule.loss:
+            fault = (
+                f"early stop: loss {loss:.3f} is above {rule.loss:g} after {100 * trained:.0f} % "
+                "of the run (train.early_stop)"
+            )
             self._compare()
             self._checkpoints.write(work, over=fault)
             self._session.run.event("over", reason=fault)
@@ -84,10 +88,6 @@ class Upkeep:
         """Write a checkpoint, after checking that all processes have the same weights."""
         self._compare()
         self._checkpoints.save(work)
-
-    def discarded(self, work: Work) -> None:
-        """Record that the last update was not complete in time."""
-        self._session.run.event("discarded", update=work.updates, reason="not complete in time")
 
     def stopped(self, work: Work) -> Interrupted:
         """Save everything, including the time of an abandoned update; return what to raise."""
@@ -130,16 +130,47 @@ class Upkeep:
         Raises:
             Diverged: the recipe says to stop, or this has happened too often.
         """
-        work = go_back(self._session, self._checkpoints, fault)
+        run, planner, ledger = self._session.run, self._session.planner, self._session.ledger
+        run.heartbeat(ledger.charged())  # so that a resume charges what is discarded
+        run.event("diverged", reason=str(fault))
+        rule, detour = run.config.train.divergence, planner.detour
+        if rule.then == "stop":
+            raise Diverged(f"{fault}; {self._advice()}") from fault
+        if detour.returns >= rule.times:
+            raise Diverged(
+                f"{fault}, though the run went back {counted(detour.returns, 'time')} "
+                f"(train.divergence.times); {self._advice()}"
+            ) from fault
+        corpus = self._session.corpus_sha256
+        saved = load_checkpoint(run.checkpoints, self._session.step, corpus).state
+        lost = ledger.lose(saved.accounts)
+        self._session.agenda.went_back(saved.heldout_u)
+        detour = replace(detour, returns=detour.returns + 1)
+        if rule.then == "skip":
+            detour = replace(detour, skipped_rows=planner.reached - saved.work.rows)
+        else:
+            detour = replace(detour, rate=rule.factor * detour.rate)
+        planner.go_on(detour, saved.rows, saved.begun)
+        self._checkpoints.write(saved.work)  # again, so that a resume makes the same detour
+        changed = {"skipped_rows": detour.skipped_rows, "rate": detour.rate}
+        run.event("back", update=saved.work.updates, lost_s=lost, **changed)
         self._recorder.forget()
-        return work
+        return saved.work
 
-
-def _too_bad(rule: EarlyStop | None, u: float, loss: float) -> str | None:
-    """Why the early-stop rule ends the run now; None if it does not."""
-    if rule is None or u < rule.after or loss <= rule.loss:
-        return None
-    return (
-        f"early stop: loss {loss:.3f} is above {rule.loss:g} after {100 * u:.0f} % of the run "
-        "(train.early_stop)"
-    )
+    def _advice(self) -> str:
+        """What is kept after divergence, and what to type instead."""
+        run = self._session.run
+        if high := far_too_high(run.config, run.choice.follows):
+            return (
+                f"the learning rate is far too high: start a new run with {high} and a different "
+                "--out"
+            )
+        kept = "no checkpoint was written before that"
+        if (updates := self._checkpoints.updates()) is not None:
+            kept = f"the checkpoint of update {updates} is kept, and all its values are finite"
+        if run.config.train.divergence.then == "stop":
+            return (
+                f"{kept}: repeat the command with train.divergence.then=lower (or skip) to "
+                "continue, or start a new run with a lower optim.lr"
+            )
+        return f"{kept}: start a new run with a lower optim.lr"

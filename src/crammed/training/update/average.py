@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from crammed.config import LatestConfig, TrainConfig
 from crammed.errors import InputError
 from crammed.optim.build import Optimizers
+from crammed.optim.library import Library
 
 KEY = "average"
 """Its name in the state of each parameter, with which checkpoints save and restore it; copies of
@@ -23,22 +23,9 @@ def is_average(key: str) -> bool:
     return key.partition(".")[0] == KEY
 
 
-class Kept(Protocol):
-    """Weights to measure and keep in place of those that are trained."""
-
-    def follow(self, number: int) -> None:
-        """Take in the weights after update `number`."""
-
-    def shown(self) -> AbstractContextManager[None]:
-        """Have the model compute with them inside of this context."""
-
-    def adopt(self) -> None:
-        """Make them the weights, at the end of training."""
-
-
 def kept_weights(
     parameters: Sequence[nn.Parameter], optimizer: Optimizers, config: TrainConfig
-) -> Kept | None:
+) -> Average | Latest | Library | None:
     """The weights to keep, if they are others than those that are trained.
 
     Raises:
@@ -57,10 +44,7 @@ def kept_weights(
 
 
 class Average:
-    """After each update, the average moves towards the weights by the share 1 - `decay`.
-
-    It begins as the weights after the first update.
-    """
+    """Begins as the weights after the first update; then moves towards them by 1 - `decay`."""
 
     def __init__(
         self, parameters: Sequence[nn.Parameter], optimizer: Optimizers, decay: float
@@ -73,7 +57,7 @@ class Average:
 
     @torch.no_grad()
     def follow(self, number: int) -> None:
-        """Take in the weights after an update."""
+        """Take in the weights after update `number`."""
         for parameter in self._parameters:
             if KEY not in self._state[parameter]:
                 self._state[parameter][KEY] = parameter.detach().clone()
@@ -107,7 +91,7 @@ class Latest:
     """The mean of the weights after each of the latest updates that `every` divides (LAWA).
 
     Until the first of them, it is the weights themselves. An update that is skipped in float16
-    leaves the oldest copy in place.
+    leaves the oldest copy in place. Methods as in `Average`.
     """
 
     def __init__(
@@ -117,7 +101,6 @@ class Latest:
 
     @torch.no_grad()
     def follow(self, number: int) -> None:
-        """Copy the weights after an update, if it is one of those, over the oldest copy."""
         times, rest = divmod(number + 1, self._config.every)
         if rest == 0:
             for parameter in self._parameters:
@@ -126,7 +109,6 @@ class Latest:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Have the model compute with the mean inside of this context."""
         before = [parameter.data for parameter in self._parameters]
         for parameter in self._parameters:
             parameter.data = self._mean(parameter)
@@ -138,7 +120,6 @@ class Latest:
 
     @torch.no_grad()
     def adopt(self) -> None:
-        """Make the mean the weights, at the end of training."""
         for parameter in self._parameters:
             parameter.copy_(self._mean(parameter))
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 MOST_PIECES = 8
-"""The rows left over after whole microbatches are split into equal pieces, unless a microbatch
-would hold more than this many pieces of that size."""
+"""Leftover rows are split into equal pieces unless a microbatch holds more than this many."""
 MOST_RESTS = 2
 """Leftover rows are not split if a run has at most this many different numbers of them."""
 
@@ -22,14 +21,11 @@ def equal_sizes(rows: int, most: int, lanes: int) -> list[int]:
 
 
 def few_sizes(rows: int, most: int, compiled_for: Collection[int] = ()) -> list[int]:
-    """Whole microbatches of `most` rows, and what is left over.
+    """Whole microbatches of `most` rows, and one of what is left over.
 
-    That forms one more. If a growing batch leaves many different numbers of rows, each of which
-    would have to be compiled, they are split into pieces of one size, or into powers of two if
-    those pieces would be too small.
-
-    Args:
-        compiled_for: all numbers of rows that updates may have, if each size is to be compiled.
+    If each size is to be compiled, `compiled_for` has all numbers of rows that updates may have. If
+    they leave many different rests, these are split into pieces of one size, or into powers of two
+    if those would be too small.
     """
     whole, rest = divmod(rows, most)
     sizes = [most] * whole

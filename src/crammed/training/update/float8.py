@@ -35,14 +35,12 @@ _TINY = 1e-30
 
 
 def quantised(x: Tensor, dtype: torch.dtype, by: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """`x` in an 8-bit format; values beyond its range saturate.
+    """`x` divided by a float32 scalar, in an 8-bit format beyond whose range it saturates.
 
-    Args:
-        by: the float32 scalar to divide by; None maps the largest value of `x` to the format's
-            largest.
+    None for the scalar maps the largest value of `x` to the format's largest.
 
     Returns:
-        the tensor, and the scalar to multiply by to undo the scaling.
+        the tensor, and the scalar, to undo the scaling.
     """
     most = torch.finfo(dtype).max
     if by is None:
@@ -144,10 +142,7 @@ class Float8Linear(Linear):
 
 
 class Float8Scales:
-    """The scales of a model's 8-bit products, from one update to the next.
-
-    Args:
-        model: a training copy whose products are `Float8Linear`.
+    """The scales of the 8-bit products of a training copy, from one update to the next.
 
     Attributes:
         numbers: scalars by which losses must also be differentiated, for `note`.
@@ -167,16 +162,11 @@ class Float8Scales:
         self.known = False
 
     def quantise(self) -> None:
-        """Quantise the weights again, after they have changed."""
         for layer in self._layers:
             layer.quantise()
 
     def measure(self, loss: Callable[[], Tensor]) -> None:
-        """Take scales from the values themselves, if there was no previous update.
-
-        Args:
-            loss: computes a loss like those to come.
-        """
+        """Take scales from the values in a loss like those to come: there was no update before."""
         for layer in self._layers:
             layer.measuring = True
         try:
@@ -191,17 +181,13 @@ class Float8Scales:
         self.seen = torch.maximum(self.seen, torch.stack(list(largest)))
 
     def adapt(self) -> None:
-        """Set the scales for the next update from the largest values of this one.
-
-        The scales of tensors that were all zero, or not finite, stay the same.
-        """
+        """Set the next update's scales from this one's largest values, if finite and not zero."""
         after = self.seen.clamp(min=_TINY) / self._limits
         usable = self.seen.isfinite() & (self.seen > 0.0)
         self._set(torch.where(usable, after, torch.stack(self._scales)))
         self.forget()
 
     def forget(self) -> None:
-        """Drop the largest values of this update."""
         self.seen = torch.zeros_like(self._limits)
 
     def state(self) -> dict[str, float] | None:
@@ -224,11 +210,7 @@ class Float8Scales:
 
 
 def check_widths(model: nn.Module) -> None:
-    """Check that the products of the layers can run in 8 bits.
-
-    Raises:
-        InputError: a dimension is not a multiple of `MULTIPLE`.
-    """
+    """Raise `InputError` if a product of the layers cannot run in 8 bits."""
     for name, linear, _ in products_of(model):
         if linear.in_features % MULTIPLE or linear.out_features % MULTIPLE:
             raise InputError(

@@ -24,8 +24,6 @@ class Growth:
 
     Args:
         encoders: as deep as each other; none for a model of another library.
-        copies: their copies.
-        layers: how many are in use at first.
         rises: whether the share of dropped layers changes, in proportion to their depth.
 
     Attributes:
@@ -69,7 +67,7 @@ class Growth:
 
     @torch.no_grad()
     def reach(self, layers: int | None) -> None:
-        """Double the depth until there are so many layers; optimizer state is copied as well.
+        """Double the depth, and optimizer state, until there are so many layers.
 
         What a layer has that the one below lacks, such as a norm in front of it, stays as it began.
         """
@@ -79,38 +77,30 @@ class Growth:
             self.use(2 * self.layers)
 
     def _double(self, stack: nn.ModuleList) -> None:
+        assert self._optimizer is not None
+        state = self._optimizer.state
         for lower, upper in zip(stack, stack[self.layers : 2 * self.layers], strict=False):
             theirs = dict(lower.named_parameters())
             for name, parameter in upper.named_parameters():
                 source = theirs.get(name, parameter)
                 parameter.copy_(source)
-                self._copy_state(source, parameter)
-        self._drop_lone_averages()
+                state.pop(parameter, None)  # its average alone, or zeros of older versions
+                if source in state:
+                    state[parameter] = copy.deepcopy(state[source])
+        # PyTorch's optimizers add nothing to a state, and these weights have had no update yet.
+        alone = [p for p, own in state.items() if own and all(map(is_average, own))]
+        if len(alone) < sum(map(bool, state.values())):  # SGD without momentum has nothing else
+            for parameter in alone:
+                del state[parameter]
 
     def drop(self, share: float) -> None:
         """Drop layers as often as this share of the configuration's."""
         for held, most in self._drops:
             held.fill_(share * most)
 
-    def _copy_state(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        assert self._optimizer is not None
-        state = self._optimizer.state
-        state.pop(target, None)  # its running average alone, or what older versions made of zeros
-        if source in state:
-            state[target] = copy.deepcopy(state[source])
-
-    def _drop_lone_averages(self) -> None:
-        """PyTorch's optimizers add nothing to a state, and these weights have had no update yet."""
-        assert self._optimizer is not None
-        state = self._optimizer.state
-        alone = [p for p, own in state.items() if own and all(map(is_average, own))]
-        if len(alone) < sum(map(bool, state.values())):  # SGD without momentum has nothing else
-            for parameter in alone:
-                del state[parameter]
-
 
 def _rising(encoders: Sequence[Encoder]) -> list[tuple[torch.Tensor, float]]:
-    """What each layer reads as its share from now on, and the most that this is to be."""
+    """What each layer reads as its drop rate from now on, and the most that this is to be."""
     found = []
     for encoder in encoders:
         for n, layer in enumerate(encoder.layers, start=1):

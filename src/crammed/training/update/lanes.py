@@ -15,9 +15,8 @@ from crammed.runs.logs import read_events
 from crammed.terminal.progress import Progress
 
 LEAST_TOKENS = 256
-"""A lane with fewer tokens in an update spends too much on what does not depend on them. With twice
-as many it is as fast as a thread on a quiet machine, and with these it still is several times as
-fast on a busy one (`records/LOG.md`)."""
+"""With fewer tokens in an update, a lane spends too much on what does not depend on them; with
+these it is several times as fast as a thread on a busy machine (`records/LOG.md`)."""
 MOST_WIDTH = 256
 """Wider models keep PyTorch's threads: lanes were not measured there."""
 MOST = 4096
@@ -25,11 +24,7 @@ MOST = 4096
 
 
 def lanes_of(config: RunConfig, device: Device) -> int:
-    """Among how many lanes a run that begins here divides its updates.
-
-    Raises:
-        InputError: the configuration asks for several where there can be only one.
-    """
+    """Among how many lanes a new run divides its updates; `InputError` if it asks for too many."""
     asked = config.compute.lanes
     if device.torch.type != "cpu":
         if asked not in (None, 1):
@@ -72,11 +67,7 @@ def with_lanes(config: RunConfig, run: RunDir, device: Device, progress: Progres
 
 
 def note_parts(run: RunDir, kind: str, count: int, before: int | None, progress: Progress) -> None:
-    """Record in how many lanes or processes a run trains, and say so if it was another number.
-
-    Args:
-        before: the number so far; None if none was recorded.
-    """
+    """Record in how many lanes or processes a run trains; say so if it was another number."""
     if count == before:
         return
     run.event(kind, count=count)
@@ -88,11 +79,7 @@ def note_parts(run: RunDir, kind: str, count: int, before: int | None, progress:
 
 
 def lanes_before(run: Path) -> int | None:
-    """Among how many lanes the run in this folder has divided its updates; None if it is new.
-
-    Raises:
-        InputError: its events are damaged.
-    """
+    """Among how many lanes the run in this folder has divided its updates; None if it is new."""
     counts = [e["count"] for e in read_events(run, lanes=("count",)) if e["event"] == "lanes"]
     if counts:
         if not 1 <= counts[-1] <= MOST:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,34 +30,29 @@ def _incorrect_only(logits: Tensor, labels: Tensor, config: IncorrectOnlyConfig)
     return each.where(logits.argmax(-1) != labels, 0.0).sum()
 
 
-def _squared(logits: Tensor, labels: Tensor, config: ErrorsConfig) -> Tensor:
+def _errors(
+    size: Callable[[Tensor], Tensor], logits: Tensor, labels: Tensor, config: ErrorsConfig
+) -> Tensor:
     own = logits.gather(-1, labels[:, None])
-    others = logits.square().sum() - own.square().sum()
-    return (others + config.weight * (own - config.target).square().sum()) / logits.shape[-1]
-
-
-def _absolute(logits: Tensor, labels: Tensor, config: ErrorsConfig) -> Tensor:
-    own = logits.gather(-1, labels[:, None])
-    others = logits.abs().sum() - own.abs().sum()
-    return (others + config.weight * (own - config.target).abs().sum()) / logits.shape[-1]
+    others = size(logits).sum() - size(own).sum()
+    return (others + config.weight * size(own - config.target).sum()) / logits.shape[-1]
 
 
 LOSSES: dict[str, Callable[[Tensor, Tensor, Any], Tensor]] = {
     "cross-entropy": _cross_entropy,
     "focal": _focal,
     "incorrect-only": _incorrect_only,
-    "squared": _squared,
-    "absolute": _absolute,
+    "squared": partial(_errors, torch.square),
+    "absolute": partial(_errors, torch.abs),
 }
 """Losses by their name in `Loss`, but for `balanced`, which takes weights, and `embedding`, which
 has no logits."""
 
 
 def target_weights(log_shares: Tensor, power: float) -> Tensor:
-    """What each token of the vocabulary weighs in `balanced`, [V]; 1 on average over the text.
+    """What each token weighs in `balanced`, [V], by the natural logarithm of its share of the text.
 
-    Args:
-        log_shares: [V] natural logarithms of the tokens' shares of the text.
+    The average over the text is 1.
     """
     weights = (-power * log_shares).exp()
     return weights / (log_shares.exp() * weights).sum()
@@ -65,11 +61,7 @@ def target_weights(log_shares: Tensor, power: float) -> Tensor:
 def summed_loss(
     logits: Tensor, labels: Tensor, config: RunConfig, weights: Tensor | None = None
 ) -> Tensor:
-    """The configured loss, with the z-loss if there is one.
-
-    Args:
-        weights: `target_weights` for `balanced`; None counts all tokens alike.
-    """
+    """The configured loss, with the z-loss if there is one, and `target_weights` in `balanced`."""
     if config.loss.name == "balanced":
         if weights is not None:  # models of others may have outputs that stand for no token
             weights = F.pad(weights, (0, logits.shape[-1] - len(weights)))

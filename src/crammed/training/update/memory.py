@@ -40,9 +40,7 @@ def fitting_rows(peak: Callable[[int], int], free: int, row_length: int) -> int:
     The extrapolated number is therefore tried, and halved until it fits.
 
     Args:
-        peak: returns the bytes that a number of rows takes beyond what is held anyway; may raise
-            an out-of-memory error.
-        free: free bytes.
+        peak: returns the bytes that so many rows take beyond what is held anyway, or runs out.
     """
     most = max(1, MOST_TOKENS // row_length)
     for small, large in _PROBES:
@@ -70,26 +68,12 @@ def _tried(peak: Callable[[int], int], rows: int) -> float:
 
 
 def refuse_too_large(config: RunConfig, vocab_size: int, kind: str) -> None:
-    """Refuse a model that cannot be trained here, before any of it is allocated.
-
-    Args:
-        kind: type of the device, such as ``cuda``.
-
-    Raises:
-        InputError: weights, gradients and moments need more than the device's whole memory.
-    """
+    """Refuse a model too large to be trained on a type of device here, such as ``cuda``."""
     refuse_larger(config, vocab_size, memory_of(kind), f"this machine's {kind}")
 
 
 def refuse_larger(config: RunConfig, vocab_size: int, most: int | None, what: str) -> None:
-    """Refuse a model whose weights, gradients and moments need more than `most` bytes.
-
-    Args:
-        what: the name of what has the memory, for the message.
-
-    Raises:
-        InputError: they do.
-    """
+    """Raise `InputError` if weights, gradients and moments need more than `most` bytes."""
     size = parameters(config.model, vocab_size, config.generator())
     held = bytes_per_parameter(config) * size
     if most is not None and held > most:
@@ -102,14 +86,10 @@ def refuse_larger(config: RunConfig, vocab_size: int, most: int | None, what: st
 
 
 class Allocated(TorchDispatchMode):
-    """Counts the bytes of the tensors that operators create, for as long as their memory is in use.
+    """Counts the bytes of tensors that operators create: those in use `now`, and at the `peak`.
 
     Tensors without storage (``meta``) count as if they had it, so this estimates what a device
     would allocate. It leaves out the allocator's rounding and the operators' workspaces.
-
-    Attributes:
-        now: bytes that were allocated and are still in use.
-        peak: the most bytes in use at once.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,4 @@
-"""What a model learns from: rows of token ids -> a loss.
-
-An objective is all that an update needs to know of its task; `MaskedTokens` is that of the paper.
-"""
+"""What a model learns from: rows of token ids -> a loss; `MaskedTokens` is that of the paper."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from crammed.training.update.shortcuts import Shortcuts
 
 
 class Objective(Protocol):
-    """An objective. Its losses are sums, which are divided by the number of all predictions."""
+    """All that an update needs to know of its task. Losses are sums over predictions."""
 
     leaves: Leaves
     """What its losses are differentiated by."""
@@ -41,21 +38,13 @@ class Objective(Protocol):
         """The number of predictions in each row of this length, at this mask rate."""
 
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
-        """The summed loss of a microbatch; may be compiled.
+        """The summed loss of a microbatch, a scalar of float32; may be compiled.
 
         Args:
             rows: [B, S] token ids on the device.
             numbers: [B] the numbers of these rows in the run, to which random draws are keyed.
             count: predictions per row.
-
-        Returns:
-            a scalar of float32 that can be differentiated by the leaves.
         """
-
-
-def reorders(device: Device) -> bool:
-    """Whether sums may have another order than those of the versions before there was a choice."""
-    return device.torch.type != "cpu" or device.kernels != "compiler"
 
 
 class MaskedTokens:
@@ -71,7 +60,7 @@ class MaskedTokens:
             have ``compute.kernels=compiler``, which must keep giving the same results to the bit.
 
     Raises:
-        InputError: 8-bit products were requested but do not support the model.
+        InputError: its products are to be in 8 bits and cannot be.
     """
 
     def __init__(
@@ -85,7 +74,7 @@ class MaskedTokens:
         masking, vocabulary = config.masking, model.encoder.tokens.num_embeddings
         if device.fp8:
             check_widths(model)
-        self.reorders = reorders(device)
+        self.reorders = device.torch.type != "cpu" or device.kernels != "compiler"
         self.copy = training_copy(model, device.dtype, fp8=device.fp8, regional=device.regional)
         for length in config.lengths():
             for encoder in encoders_of(self.copy):
@@ -119,11 +108,9 @@ class MaskedTokens:
         return made
 
     def predictions(self, rate: float, length: int) -> int:
-        """The number of masked tokens in each row."""
         return predicted_positions(rate, length)
 
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
-        """The summed loss of the masked tokens."""
         return self._loss_of(self._mask(rows, numbers, count), self._attended(rows), numbers)
 
     def _attended(self, rows: Tensor) -> Tensor | None:
@@ -138,7 +125,6 @@ class MaskedTokens:
         return picked(self._encode(encoder, masked.ids, attended, places, numbers, None), places)
 
     def _loss_of(self, masked: MaskedRows, attended: Tensor | None, numbers: Tensor) -> Tensor:
-        """The summed loss of some predictions."""
         return self._loss_at(self._hidden(masked, attended, numbers), masked.labels)
 
     def _loss_at(self, hidden: Tensor, labels: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -23,8 +23,8 @@ from crammed.training.update.objective import MaskedTokens
 class CausalFirst(MaskedTokens):
     """Predicts the next token from those before it, and later masked tokens.
 
-    Gisserot-Boukhlef et al. (2025) find that encoders gain from such a start. An update whose mask
-    rate is 1 is of the first part.
+    Gisserot-Boukhlef et al. (2025) find that encoders gain from such a start. Updates with a mask
+    rate of 1 belong to it.
     """
 
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
@@ -40,18 +40,31 @@ class CausalFirst(MaskedTokens):
         return found * (length / (length - 1))
 
 
-class Script(MaskedTokens):
-    """Predicts masked tokens, and where its own guesses replaced tokens (Nijkamp et al. 2021).
+class _Guessing(MaskedTokens):
+    """Base of those whose guesses take the place of masked tokens; right ones replace nothing."""
 
-    One network does both. Guesses are drawn from its predictions, and a guess that is right has
-    replaced nothing. The log of the mean over the vocabulary of the exponentials of a token's
-    logits is the logit of its having been replaced.
-    """
+    name: ClassVar[str]  # which the draws of guesses are keyed to
 
     def __init__(self, model: MaskedLM, config: RunConfig, *others: Any) -> None:
         super().__init__(model, config, *others)
         device = model.encoder.tokens.weight.device
-        self._word = torch.tensor(key(config.seed, "guess"), device=device)  # not when compiled
+        self._word = torch.tensor(key(config.seed, self.name), device=device)  # not when compiled
+
+    def _guess(self, logits: Tensor, masked: MaskedRows, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """The summed loss of logits [B, N, V] for masked tokens, and guesses drawn from them."""
+        labels = masked.labels.flatten()
+        loss = summed_loss(logits.flatten(0, 1), labels, self._config, self.weights)
+        return loss, guessed(self._word, logits.detach(), numbers)
+
+
+class Script(_Guessing):
+    """Predicts masked tokens, and where its own guesses replaced tokens (Nijkamp et al. 2021).
+
+    One network does both. The log of the mean over the vocabulary of the exponentials of a token's
+    logits is the logit of its having been replaced.
+    """
+
+    name = "guess"
 
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         """The summed losses; the second counts as one of as many predictions as the first."""
@@ -60,9 +73,7 @@ class Script(MaskedTokens):
         masked, attended = self._mask(rows, numbers, count), self._attended(rows)
         hidden = self._hidden(masked, attended, numbers)
         logits = self.copy.decode(hidden, self.leaves.decoder).float()
-        labels = masked.labels.flatten()
-        loss = summed_loss(logits.flatten(0, 1), labels, self._config, self.weights)
-        guesses = guessed(self._word, logits.detach(), numbers)
+        loss, guesses = self._guess(logits, masked, numbers)
         filled = rows.scatter(1, masked.positions, guesses)
         every = self.copy.decode(self.copy.encoder(filled, attended), self.leaves.decoder)
         replaced = every.float().logsumexp(-1) - math.log(every.shape[-1])
@@ -73,29 +84,21 @@ class Script(MaskedTokens):
 
 
 def guessed(word: Tensor, logits: Tensor, numbers: Tensor) -> Tensor:
-    """Tokens [B, N] drawn from the predictions [B, N, V], by the number of the row.
-
-    Args:
-        word: as in `keyed_bits`.
-    """
+    """Tokens [B, N] drawn from predictions [B, N, V]; other arguments as in `keyed_bits`."""
     drawn = keyed_bits(word, numbers, logits.shape[1])[..., None].to(logits.dtype) / 2**32
     below = logits.softmax(-1).cumsum(-1) <= drawn
     return below.sum(-1).clamp(max=logits.shape[-1] - 1)
 
 
-class Replaced(MaskedTokens):
+class Replaced(_Guessing):
     """Finds the tokens that a generator has replaced (ELECTRA; Clark et al. 2020).
 
-    The generator, a smaller model, predicts masked tokens, and its guesses take their place. A
-    guess that is right has replaced nothing, and no gradients flow through a guess. A share of the
-    tokens stays masked, and the model predicts these itself: so it can fill gaps, and the held-out
-    loss is its own.
+    The generator, a smaller model, predicts masked tokens, and no gradients flow through its
+    guesses. A share of the tokens stays masked, and the model predicts these itself: so it can fill
+    gaps, and the held-out loss is its own.
     """
 
-    def __init__(self, model: MaskedLM, config: RunConfig, *others: Any) -> None:
-        super().__init__(model, config, *others)
-        device = model.encoder.tokens.weight.device
-        self._word = torch.tensor(key(config.seed, "generator"), device=device)
+    name = "generator"
 
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         """The summed losses; that of all tokens counts as one of as many predictions as masks."""
@@ -105,9 +108,7 @@ class Replaced(MaskedTokens):
         masked, attended = self._mask(rows, numbers, count), self._attended(rows)
         places, left = masked.positions, config.masks(count)
         logits = self._generated(model.generator, masked, attended)
-        labels = masked.labels.flatten()
-        generation = summed_loss(logits.flatten(0, 1), labels, self._config, self.weights)
-        guesses = guessed(self._word, logits.detach(), numbers)
+        generation, guesses = self._guess(logits, masked, numbers)
         filled = masked.ids.scatter(1, places[:, left:], guesses[:, left:])
         hidden = model.encoder(filled, attended)
         own = self._loss_at(picked(hidden, places[:, :left]), masked.labels[:, :left])
@@ -142,8 +143,7 @@ class Contrast(MaskedTokens):
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         """The summed losses; the second counts as one of as many predictions as the first.
 
-        Args:
-            rows: whole groups of those that are compared, and perhaps a smaller one at the end.
+        The rows are whole groups of those that are compared, and perhaps a smaller one at the end.
         """
         config = self._config.objective
         assert isinstance(config, ContrastConfig)
@@ -161,10 +161,9 @@ class Contrast(MaskedTokens):
 
 
 def _contrast(vectors: Tensor, temperature: float) -> Tensor:
-    """The summed losses of G groups of rows; those of a row's two halves are averaged.
+    """The summed losses of G groups of R rows; those of a row's two halves are averaged.
 
-    Args:
-        vectors: [G, 2 R, D] of length 1, those of a row's halves one after the other.
+    The vectors [G, 2 R, D] have length 1, and those of a row's halves stand side by side.
     """
     count, size, _ = vectors.shape
     cosines = vectors @ vectors.mT / temperature

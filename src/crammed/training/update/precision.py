@@ -1,10 +1,9 @@
 """Number formats of training: weights and gradients stay in float32, activations need not.
 
-Activations have one format from the embedding norm to the logits. In a 16-bit format, the residual
-stream and the norms then move half the bytes; autocast would leave them in float32. Weights are
-float32 masters (Micikevicius et al. 2018, section 3.1): products use 16-bit casts of them, and
-gradients are summed in float32. The embedding tables are read in float32, so that the gradient of
-a frequent token is a float32 sum. Losses are float32.
+Activations have one format from the embedding norm to the logits; autocast would leave the residual
+stream and the norms in float32, twice the bytes. Products use 16-bit casts of the weights, whose
+gradients are summed in float32 (Micikevicius et al. 2018, section 3.1). The embedding tables are
+read in float32, so that the gradient of a frequent token is a float32 sum. Losses are float32.
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ def training_copy(
 ) -> MaskedLM:
     """A copy for training: it shares the parameters and computes in `dtype`, in training mode.
 
-    Args:
-        fp8: compute the products of the layers in 8 bits; everything else stays in `dtype`.
-        regional: compile one layer for all of them, where possible.
+    With `fp8` the layers' products are in 8 bits; `regional` compiles one layer for all if it can.
     """
     shared = {id(parameter): parameter for parameter in model.parameters()}
     made = copy.deepcopy(model, shared).train()
@@ -52,11 +49,10 @@ Found = tuple[Tensor | None, ...]
 class Leaves:
     """What the loss of a training copy is differentiated by: parameters, or 16-bit casts of them.
 
-    In a copy that computes in 16 bits, the linear layers get weights of their own in that format.
-    These are cast once per update instead of once per microbatch, and their 16-bit gradients are
-    added to float32 sums. The numbers are the same as with casts in the layers; layers that
-    multiply in 8 bits quantise the casts. Layers that are run in several passes cast their weights
-    each time, so that the gradients of all passes are summed in float32.
+    In a copy that computes in 16 bits, the linear layers get weights of their own in that format,
+    cast once per update instead of once per microbatch. The numbers are the same as with casts in
+    the layers. Layers that are run in several passes cast their weights each time, so that the
+    gradients of all passes are summed in float32.
 
     Args:
         trained: a training copy, whose linear layers get other weights, or the model of another
@@ -67,8 +63,7 @@ class Leaves:
     Attributes:
         tensors: all leaves.
         decoder: the embedding as cast for the decoder; None leaves the cast to the decoder.
-        cast_bytes: memory of the casts.
-        scales: scales of 8-bit products; None if there are none.
+        scales: those of 8-bit products; None if there are none.
     """
 
     def __init__(self, trained: nn.Module, *, decoder: bool = False) -> None:
@@ -109,10 +104,6 @@ class Leaves:
                 torch._foreach_copy_([made for made, _ in self._casts], [p for _, p in self._casts])
         if self.scales is not None:
             self.scales.quantise()
-
-    def backward(self, loss: Tensor) -> None:
-        """Add the loss's gradients to those of the parameters (their ``grad``)."""
-        self.add(self.differentiate(loss))
 
     def differentiate(self, loss: Tensor) -> Found:
         """The loss's gradients for the leaves; several threads may do this at a time."""
@@ -158,7 +149,7 @@ class LossScale:
     """Lifts small gradients into the range of float16 (Micikevicius et al. 2018, section 3.2).
 
     It starts high, halves when a gradient is not finite, and doubles after `GROWS_AFTER` finite
-    updates in a row. It is kept on the host, which has to know anyway whether an update is skipped.
+    updates in a row.
     """
 
     FIRST = 2.0**16
@@ -170,7 +161,6 @@ class LossScale:
         self._finite = 0
 
     def adapt(self, finite: bool) -> None:
-        """Adapt to whether the gradients of an update were finite."""
         self._finite = self._finite + 1 if finite else 0
         if not finite:
             self.value /= 2.0
@@ -179,7 +169,6 @@ class LossScale:
             self._finite = 0
 
     def state(self) -> dict[str, float]:
-        """The values for a checkpoint."""
         return {"value": self.value, "finite": self._finite}
 
     def restore(self, state: dict[str, float] | None) -> None:

@@ -1,10 +1,9 @@
-"""Whether the gradients of an update agree so well that fewer rows would do.
+"""Whether the gradients of an update agree so well that fewer rows would do (`batch.adaptive`).
 
-An update of batches that adapt (`batch.adaptive`) is computed in pieces of equally many rows. Four
-tests, those of the public code of Geiping and Goldstein (2022), compare the pieces' gradients.
-There, an update takes further pieces until the test passes; here the next update has one piece
-more if the test fails, and one fewer if it passes, so that the rows of an update are known before
-it begins.
+Four tests, those of the public code of Geiping and Goldstein (2022), compare the gradients of an
+update's pieces of equally many rows. There, an update takes further pieces until the test passes;
+here the next update has one piece more if it fails, and one fewer if it passes, so that the rows of
+an update are known before it begins.
 """
 
 from __future__ import annotations
@@ -72,14 +71,10 @@ TESTS: dict[str, Callable[[Pieces, float], Tensor]] = {
 
 
 class Spread:
-    """Adds up the gradients of an update's pieces, and tests them.
-
-    Args:
-        parameters: whose ``grad`` holds the gradients of one piece at a time.
+    """Adds up the gradients of an update's pieces, one at a time in ``grad``, and tests them.
 
     Attributes:
-        enough: whether the pieces of the last update passed the test; of fewer than two it is not
-            known, which counts as passed.
+        enough: whether the pieces of the last update passed the test, as fewer than two do.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], config: AdaptiveConfig) -> None:
@@ -88,7 +83,6 @@ class Spread:
         self.begin()
 
     def begin(self) -> None:
-        """Forget the pieces so far."""
         self._count = 0
         self._used: list[nn.Parameter] = []
         self._sums: list[Tensor] = []
@@ -110,11 +104,7 @@ class Spread:
         self._count += 1
 
     def finish(self, scale: float) -> None:
-        """Give the parameters the summed gradients, and test them; waits for the device.
-
-        Args:
-            scale: factor on all gradients.
-        """
+        """Give the parameters the summed gradients, and test them without the factor `scale`."""
         total, self.enough = self._last, True
         if self._count > 1:
             both = torch._foreach_mul(self._last, self._sums)
@@ -131,10 +121,8 @@ class Spread:
     def _pieces(self, products: Tensor, before: Tensor, whole: Tensor, factor: float) -> Pieces:
         """The pieces' gradients, each of which is `factor` times what was added up.
 
-        Args:
-            products: inner products of the last piece with the sum of those before it.
-            before: squared lengths of that sum.
-            whole: squared lengths of the sum of all.
+        Squared lengths are `before`, of the sum of the pieces before the last, and `whole`, of that
+        of all; `products` are those of the last piece with the former.
         """
         count, square = self._count, factor**2
         spread = (self._squares - whole / count).clamp(min=0.0) / (count - 1)
@@ -149,5 +137,4 @@ class Spread:
 
 
 def _squares(tensors: Sequence[Tensor]) -> Tensor:
-    """The squared length of each tensor."""
     return torch.stack([each.square().sum() for each in tensors])

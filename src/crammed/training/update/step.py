@@ -1,8 +1,4 @@
-"""One update: the gradients of an objective in microbatches, clip, apply.
-
-`crammed.training.loop` runs the updates; `TrainStep.gradients` calls ``differentiate()`` and
-``add()`` of `crammed.training.update.precision.Leaves`.
-"""
+"""One update: the gradients of an objective in microbatches, clip, apply."""
 
 from __future__ import annotations
 
@@ -53,14 +49,7 @@ class TrainStep:
     Attributes:
         model: the model being trained, in float32 whatever the format of computation: a `MaskedLM`,
             or a model of another library that is called in the same way.
-        objective: what it learns from.
-        device: where it is trained.
-        parameters: the model's parameters.
-        average: weights to keep in their place; None if there are none.
-        leaves: what losses are differentiated by, to get the gradients of the parameters.
-        curvature: measures the curvature for optimizers that need it; None if there is none.
-        growth: which of the layers are in use.
-        spread: how much the gradients of an update's pieces differ; None if that does not matter.
+        average, curvature, spread: None where the configuration needs none.
         together: how many rows must be in one microbatch, since the loss compares them.
         microbatch_rows: rows of one forward and backward pass; reduced when memory runs out.
         recomputes: whether layers recompute their activations for the gradients.
@@ -116,11 +105,7 @@ class TrainStep:
             torch._dynamo.config.recompile_limit = max(limit, MOST_SHAPES)
 
     def prepare(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
-        """Prepare for the first update: fit the memory, and compile every shape to come.
-
-        Args:
-            row_counts: numbers of rows that an update may have.
-            rates: mask rates that an update may have.
+        """Fit the memory, and compile every shape of updates with such rows and mask rates.
 
         Raises:
             InputError: there are too many shapes to compile, the compiler failed, or not even one
@@ -153,7 +138,7 @@ class TrainStep:
 
         Args:
             free: free bytes, including those for gradients and moments not yet allocated.
-            peak: returns the further bytes that a microbatch of a number of rows takes.
+            peak: as in `fitting_rows`.
 
         Raises:
             InputError: gradients and moments do not fit.
@@ -171,7 +156,6 @@ class TrainStep:
             self.microbatch_rows = fitting_rows(peak, free, length)
 
     def _may_recompute(self) -> bool:
-        """Whether recomputing is still an option to save memory."""
         return self.device.recomputes is None and not self.recomputes
 
     def _recompute(self) -> None:
@@ -212,16 +196,14 @@ class TrainStep:
                 pieces = size * self._config.data.row_length // length
                 rows = torch.zeros((pieces, length), dtype=torch.int64, device=self.device.torch)
                 numbers = torch.arange(pieces, device=self.device.torch)
-                self.leaves.backward(self._loss(rows, numbers, count))
+                loss = self._loss(rows, numbers, count)
+                self.leaves.add(self.leaves.differentiate(loss))
         self.discard()
         self.device.synchronize()
 
     def _microbatches(self, rows: int) -> list[int]:
-        """Sizes of microbatches that add up to `rows` rows; rows that are compared stay together.
-
-        If gradients are compared, they are of equally many rows on every device.
-        """
-        if self.spread is not None:
+        """Sizes of microbatches that add up to `rows`; rows that are compared stay together."""
+        if self.spread is not None:  # pieces are the same on every device
             return few_sizes(rows, self._config.batch.ramp_quantum)
         groups, rest = divmod(rows, self.together)
         most = max(1, self.microbatch_rows // self.together)
@@ -233,10 +215,7 @@ class TrainStep:
         return [self.together * size for size in sizes] + [rest] * (rest > 0)
 
     def gradients(self, rows: Tensor, update: Update, first: int = 0) -> Tensor:
-        """Accumulate the gradients of one update.
-
-        If the device's memory runs out, the update restarts with smaller microbatches, or with
-        layers that recompute.
+        """Accumulate the gradients of one update, in smaller parts if memory runs out.
 
         Args:
             rows: [R, S] token ids on the CPU; none if an update has fewer rows than processes.
@@ -249,7 +228,8 @@ class TrainStep:
         Raises:
             InputError: not even one row fits.
         """
-        self._stay_close()
+        if len(self._in_flight) > 1:  # the host runs one update ahead: so its clock stays honest
+            self._in_flight.popleft().synchronize()
         self.growth.reach(update.layers)
         self.growth.drop(update.dropped)
         rows = moved(rows, self.device.torch)
@@ -311,10 +291,7 @@ class TrainStep:
         return total
 
     def _shrink(self, error: RuntimeError) -> None:
-        """Drop the gradients so far, and halve the microbatches from now on.
-
-        If half would be too few tokens, let layers recompute first.
-        """
+        """Drop the gradients so far; from now on layers recompute, or microbatches are halved."""
         self.discard()
         tokens = self.microbatch_rows * self._config.data.row_length
         fixed = self.spread is not None
@@ -331,19 +308,15 @@ class TrainStep:
         release_gpu_memory(self.device.torch)
 
     def _too_large(self, what: str) -> str:
-        advice = "train a smaller model (model.layers, model.width)"
-        return f"{what} into the memory of {self.device.name}: {advice}"
+        where = f"into the memory of {self.device.name}"
+        return f"{what} {where}: train a smaller model (model.layers, model.width)"
 
     def apply(self, factor: float) -> Tensor | None:
-        """Clip the gradients, update the weights and drop the gradients.
-
-        Args:
-            factor: factor on every peak learning rate.
+        """Clip the gradients, update the weights at `factor` times the peak rates, drop gradients.
 
         Returns:
             the norm of the gradients before clipping, on the device; None if the update was skipped
-            because its gradients are beyond the range of float16. In that format the host waits for
-            the device to find out.
+            because its gradients are beyond the range of float16.
 
         Raises:
             InputError: what the optimizer keeps or computes does not fit into memory.
@@ -378,13 +351,7 @@ class TrainStep:
             self._in_flight.append(event)
         return norm
 
-    def _stay_close(self) -> None:
-        """Let the host run at most one update ahead of the GPU, so that its clock stays honest."""
-        if len(self._in_flight) > 1:
-            self._in_flight.popleft().synchronize()
-
     def discard(self) -> None:
-        """Drop the gradients of an update that does not count."""
         self.optimizer.zero_grad()
         if self.leaves.scales is not None:
             self.leaves.scales.forget()
