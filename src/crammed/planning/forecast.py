@@ -44,8 +44,7 @@ def forecast(
 
     Args:
         rows: number of rows in the corpus; None if there is no corpus yet.
-        suited: the recipe in the size that suits budget and text, as it was chosen; None leaves
-            out other sizes.
+        suited: the recipe in the size that suits budget and text; None leaves out other sizes.
         text_bytes: bytes of the corpus's text; None if unknown.
 
     Returns:
@@ -91,11 +90,7 @@ def forecast(
 
 
 def _between(config: RunConfig, rows: int | None, speed: PartTimes, paid: float) -> list[int]:
-    """Tokens at the speeds of the slowest and fastest blocks; empty unless the budget is of time.
-
-    Args:
-        paid: how many tokens the budget pays for at the mean speed.
-    """
+    """Tokens at the speeds of the slowest and fastest blocks; none unless the budget is of time."""
     if config.budget.limit.kind != "time":
         return []
     most = config.most_tokens(rows)
@@ -133,8 +128,7 @@ def _play(
 ) -> tuple[Ledger, Work, float]:
     """The training loop with its real planner and agenda, but a clock set forward instead of work.
 
-    Returns:
-        the ledger, the work that was done, and the seconds charged by the end of its last update.
+    Returns the ledger, the work, and the seconds charged by the end of its last update.
     """
     clock = _Simulated()
     ledger, work = Ledger(config.budget.charge, clock), Work()
@@ -170,14 +164,13 @@ def _play(
 def candidates(
     config: RunConfig, vocab_size: int, rows: int | None, tokens: int, suited: Chosen
 ) -> list[dict[str, Any]]:
-    """This recipe in other sizes, the cheapest first, up to two beyond its own and the suited one.
+    """This recipe in other sizes, the cheapest first, up to `BEYOND` its own and the suited one.
 
     Every size is assumed to reach the FLOP/s of the measured one, unless it was measured as well;
     in truth, smaller ones reach somewhat less, and larger ones more.
 
     Args:
-        rows: number of rows in the corpus; None if there is no corpus yet.
-        tokens: how many tokens the budget pays for in the recipe's own size.
+        tokens: how many the budget pays for in the recipe's own size.
 
     Returns:
         for each size ``layers``, ``width``, ``measured``, ``parameters``, ``layer_parameters``

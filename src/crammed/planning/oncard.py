@@ -61,7 +61,7 @@ RECOMPUTED = 4 / 3
 
 
 def counted_measure(card: Card) -> Measure:
-    """A function that counts what `crammed.planning.settling.Measuring` measures: FLOP/s."""
+    """A function that counts the FLOP/s that `crammed.planning.settling.Measuring` measures."""
 
     def measure(config: RunConfig) -> float:
         rows, vocab = config.batch.rows, config.tokenizer.vocab_size
@@ -159,7 +159,6 @@ def _fitted(config: RunConfig, vocab_size: int, card: Card, known: Taken) -> Tra
 
 
 def _taken(step: TrainStep, rows: int, card: Card, known: Taken) -> int:
-    """Bytes that a microbatch of this many rows takes."""
     kind = (card.half, step.recomputes, rows)
     if kind not in known:
         with _one_kernel_attention():

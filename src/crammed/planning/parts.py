@@ -6,7 +6,6 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -158,7 +157,6 @@ def _embeddings(
     source: Callable[[int], NDArray[np.int64]],
     clock: Clock,
 ) -> float:
-    """Initialise embeddings; return the seconds it took."""
     table = step.model.encoder.tokens.weight
     rows = None if corpus is None else corpus.rows
     planner = Planner(config, len(table), rows, Ledger(()))
@@ -169,7 +167,6 @@ def _embeddings(
 
 
 def _prepare(config: RunConfig, step: TrainStep, device: Device, clock: Clock) -> float:
-    """Prepare for every update that this run may have; return the seconds it took."""
     began = clock()
     step.prepare(config.batch.row_counts(), config.mask_rates())
     device.synchronize()
@@ -180,9 +177,7 @@ def _prepare(config: RunConfig, step: TrainStep, device: Device, clock: Clock) -
 class _Timer:
     """Times updates of few rows, of many, and at the final mask rate if there is one.
 
-    Attributes:
-        numbers: of the updates, all in one count: an optimizer counts its own, and may need the
-            curvature in some of them.
+    An optimizer counts its updates, and may need the curvature in some: `numbers` is the count.
     """
 
     config: RunConfig
@@ -193,7 +188,7 @@ class _Timer:
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def measure(self, seconds: float, show: Callable[[float, str], None]) -> dict[str, float]:
-        """Time updates for some seconds; return the fields of `PartTimes` that describe an update.
+        """The fields of `PartTimes` that describe an update, from some seconds of updates.
 
         Args:
             show: called with the seconds that have passed, and with the progress in words.
@@ -269,7 +264,7 @@ class _Timer:
 
 
 def _in_a_block(seconds: float) -> int:
-    """How many updates make a block if each takes `seconds`."""
+    """How many updates of so many seconds make a block."""
     return max(1, min(_MOST_IN_A_BLOCK, round(_BLOCK_SECONDS / max(seconds, 1e-6))))
 
 
@@ -310,7 +305,11 @@ def _between_updates(
     budget, charge = config.budget.limit, config.budget.charge
     once, nothing = Work(1, 1, 1, 1.0), torch.zeros((), device=device.torch)
     ledger = Ledger(charge, clock)
-    with _scratch_run(config) as run, SILENT.task("") as quiet:
+    with (
+        scratch_folder() as folder,
+        RunDir.open(folder / "run", config) as run,
+        SILENT.task("") as quiet,
+    ):
         session = Session.untimed(run, step, ledger)
         recorder = Recorder(session, quiet)
         recorder.add(Update(0, 0, 1, 1.0, 0.5, once), nothing, nothing)
@@ -321,10 +320,3 @@ def _between_updates(
             meter = HeldoutMeter(session, corpus)
             took["evaluate"] = timed(lambda: meter.measure(once, 0.0))
     return took
-
-
-@contextmanager
-def _scratch_run(config: RunConfig) -> Iterator[RunDir]:
-    """A temporary run directory."""
-    with scratch_folder() as folder, RunDir.open(folder / "run", config) as run:
-        yield run

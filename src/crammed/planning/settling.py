@@ -38,10 +38,9 @@ BUSY = (
 
 
 def device_of(config: RunConfig, rows: float | None = None, run: Path | None = None) -> Device:
-    """The device of a run.
+    """The device of a run on a corpus of so many rows, if there is one yet.
 
     Args:
-        rows: number of rows in the corpus; None if there is no corpus yet.
         run: the run's folder, if it exists: one that began compiled goes on compiled.
 
     Raises:
@@ -137,7 +136,6 @@ def announce(
 
 
 def _about_the_text(config: RunConfig, choice: Choice, corpus: Corpus) -> str | None:
-    """What to log about the length of the corpus, if it is short for the budget."""
     speed, length = choice.flops_per_second, corpus.rows * corpus.row_length
     paid, most = expected_tokens(config, speed), config.most_tokens(corpus.rows)
     if speed is None and config.budget.limit.kind == "time":  # a nominal speed would be a guess

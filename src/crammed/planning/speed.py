@@ -49,12 +49,7 @@ _COMPILED = {"cpu": 1.3, "cuda": 2.6}
 
 @dataclass(frozen=True)
 class Measured:
-    """How fast training is.
-
-    Attributes:
-        speed: FLOP/s.
-        busy: whether other work held up each measurement.
-    """
+    """FLOP/s of training, and whether other work held up each measurement."""
 
     speed: float
     busy: bool
@@ -70,13 +65,12 @@ def training_speed(
 
     The gradients of some rows and the optimizer's part of an update are timed separately, a few
     times each, and the medians are added up to one update of `batch.rows`. So a large batch takes
-    no longer to measure, and a brief interruption by other work does not count. Nothing is
-    compiled, which would take longer than everything else: if the run will be compiled, the speed
-    is multiplied by the usual gain. The rows are random, and neither they nor the model are kept.
+    no longer to measure, and a brief interruption does not count. Nothing is compiled, which would
+    take longer than everything else: if the run will be, the speed is multiplied by the usual gain.
+    The rows are random.
 
     An interruption of a second may slow down all of that. So a speed in doubt is measured again a
-    moment later, and the highest counts: other work makes a machine slower and nothing makes it
-    faster, and one that is always slow is measured as slow each time.
+    moment later, and the highest counts: nothing makes a machine faster than it is.
 
     Threads that wait for a core are a reason for doubt, too (`crammed.machine.waiting`). If they
     still do when patience ends, a CPU is measured with one thread as well: beside other work,
@@ -132,7 +126,6 @@ def _nominally(config: RunConfig, device: Device) -> tuple[float, int]:
 
 
 def _patience(config: RunConfig) -> float:
-    """For how many seconds a speed in doubt may be measured again."""
     budget = config.budget.limit
     share = _SHARE_OF_BUDGET * budget.limit if budget.kind == "time" else math.inf
     return min(_PATIENCE_SECONDS, share)
@@ -153,7 +146,6 @@ def _pieces(
 
     Args:
         numbers: of the updates, which decide whether they have a second pass.
-        fewest: how many times at least.
     """
 
     def timed(work: Callable[[], object]) -> float:

@@ -35,8 +35,7 @@ class Run(Part):
 
     Attributes:
         seconds: charged.
-        ended_at: the share of its budget at which it had read its text as often as it may; None if
-            it did not.
+        ended_at: the share of its budget at which the end of its text ended it; None if it did not.
         whole_seconds: of its command from start to end, or of the last part if it was resumed.
         judging_seconds: of each judge's command, by its name.
         scores: in percent, by name (`judges`).
@@ -75,7 +74,6 @@ class Run(Part):
         return None if found is None else float(found)
 
     def without(self, name: str) -> Run:
-        """The run as if it had never had this key."""
         return Run.model_validate({k: v for k, v in self.values().items() if k != name})
 
 
@@ -97,7 +95,6 @@ class Arm(Part):
     runs: dict[Annotated[str, Field(pattern=r"^\d+$")], Run]
 
     def values_of(self, measure: str) -> list[float]:
-        """The values of a measure in the runs that have it."""
         return [value for run in self.runs.values() if (value := run.value(measure)) is not None]
 
 
@@ -134,8 +131,8 @@ class StudyResult(Part):
         corpus: hash of the base's corpus.
         unigram: unigram cross-entropy of the baseline's corpus; older studies have none.
         budgets: those of the arms by label, if there are several.
-        chosen: what followed from the budget, by arm.
-        paces: how long updates take, by arm, where seconds became FLOPs.
+        chosen: what followed from the budget, by arm (`Chooser`).
+        paces: by arm, in a study whose seconds became FLOPs.
         corpora: those that the study prepared, by hash.
         judges: a hash of the data of each suite that scored runs.
         protocols: a hash of each fine-tuning protocol that a judge names.
@@ -178,11 +175,16 @@ class StudyResult(Part):
             parts[label] = self.model_copy(update={**about, "baseline": base})
         return parts or {"": self}
 
+    def runs(self) -> list[Run]:
+        """The runs of all arms."""
+        return [run for arm in self.arms.values() for run in arm.runs.values()]
+
     def measures(self) -> list[str]:
         """The measures that runs have: losses first, then scores in the order of the runs."""
-        runs = [run for arm in self.arms.values() for run in arm.runs.values()]
         names = dict.fromkeys(
-            name for run in runs for name in (*filter(is_loss, run.model_extra or ()), *run.scores)
+            name
+            for run in self.runs()
+            for name in (*filter(is_loss, run.model_extra or ()), *run.scores)
         )
         return sorted(names, key=lambda name: (*RATES, name).index(name))
 
@@ -194,8 +196,8 @@ class StudyResult(Part):
             name, at, by = score.partition("@")
             return f"{name.partition('.')[0]}{at}{by}"
 
-        runs = [run for arm in self.arms.values() for run in arm.runs.values()]
-        return any(measure in (each, mean_of(each)) for run in runs for each in run.partial)
+        partial = [each for run in self.runs() for each in run.partial]
+        return any(measure in (each, mean_of(each)) for each in partial)
 
     def main_measure(self) -> str:
         """What arms are compared by: their loss, or bits per character if corpora differ."""
@@ -204,7 +206,7 @@ class StudyResult(Part):
         return bits if len(corpora) > 1 and bits in self.measures() else RATES[0]
 
     def failed_runs(self) -> dict[str, str]:
-        """The runs that failed, and why."""
+        """Why runs failed, by arm and seed."""
         return {
             f"{name}, seed {seed}": run.failed
             for name, arm in self.arms.items()
@@ -213,7 +215,7 @@ class StudyResult(Part):
         }
 
     def missing_scores(self) -> dict[str, str]:
-        """The scores that judges could not give, and why."""
+        """Why judges gave no score, by score, arm and seed."""
         return {
             f"{score} of {name}, seed {seed}": reason
             for name, arm in self.arms.items()

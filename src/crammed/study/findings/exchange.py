@@ -3,11 +3,11 @@
 One curve for all: log losses depend on size and budget alone. A curve for each: every type also has
 a shift, and a slope over log FLOPs, of its own. Types whose blocks cost more have spent more FLOPs
 on the same tokens, so each loss is first moved to the mean FLOPs of its block (the runs of a size
-and a budget), along the slope of the laws. A permutation test then exchanges seeds between types.
+and a budget), along the slope of the laws.
 
-A seed is exchanged with all its runs: at every budget it begins with the same weights and reads the
-same rows, so that its luck at one budget is partly its luck at the next. With one seed of each type
-nothing can be tested. If there are few exchanges, all are tried.
+Seeds are exchanged between types, each with all its runs: at every budget it begins with the same
+weights and reads the same rows, so that its luck at one budget is partly its luck at the next. If
+there are few exchanges, all are tried.
 """
 
 from __future__ import annotations
@@ -27,13 +27,7 @@ Kinds = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Cell:
-    """An arm at one budget.
-
-    Attributes:
-        flops: mean training FLOPs of its runs.
-        losses: held-out loss of each seed.
-        seeds: which these are.
-    """
+    """An arm at one budget: its mean FLOPs, and the held-out loss of each of its `seeds`."""
 
     type: str
     size: str
@@ -69,13 +63,11 @@ class Exchange:
 def compare_types(cells: Sequence[Cell], slope: float) -> Exchange | None:
     """Test whether one curve describes all types as well as a curve for each does.
 
-    Only sizes and budgets that all types have count, and only seeds that all of these have.
+    Only sizes and budgets that all types have count, and only seeds that all of these have. None if
+    there are too few.
 
     Args:
         slope: by how many percent losses fall for one percent more FLOPs.
-
-    Returns:
-        None if there are too few types or runs.
     """
     kinds = list(dict.fromkeys(cell.type for cell in cells))
     blocks: dict[tuple[str, str], list[Cell]] = {}

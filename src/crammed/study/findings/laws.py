@@ -14,12 +14,9 @@ from crammed.study.result import StudyResult
 def laws_of(
     study: StudyResult, found: tuple[Mapping[str, TypeFit], Exchange | None] | None
 ) -> list[str]:
-    """The findings of a study on several budgets, a line each; none if fewer than two finished.
+    """What `analyse` found in a study on several budgets, a line each; none if it is None.
 
     First come doubts: budgets that are too small for findings, and arms that are left out.
-
-    Args:
-        found: what `analyse` returns.
     """
     if found is None:
         return []

@@ -19,18 +19,13 @@ STUDIES = 2000
 OF_LOSSES = (0.02, 0.05, 0.1, 0.2)
 """The differences whose power is stated, in nats or bits; `OF_SCORES` in points."""
 OF_SCORES = (1.0, 2.0, 5.0, 10.0)
-
-
 OFTEN = 0.8
 """How probable it should be to find a difference that is there."""
 MOST_SEEDS = 100
 
 
 def seeds_needed(study: StudyResult, measure: str, difference: float) -> int | None:
-    """The fewest seeds of every arm that find a difference in four of five studies (`OFTEN`).
-
-    None if `MOST_SEEDS` find it less often.
-    """
+    """The fewest seeds of every arm that find a difference `OFTEN`; None beyond `MOST_SEEDS`."""
     seeds = range(FEWEST, MOST_SEEDS + 1)
 
     def found(each: int) -> bool:

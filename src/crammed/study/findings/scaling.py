@@ -1,12 +1,11 @@
 """What a study on a grid of budgets says: power laws of loss, and the best size.
 
 Arms are named ``TYPE.SIZE``. A law is L = a C^-b + c, fitted to log losses by least squares; with
-fewer than `FOR_A_FLOOR` budgets, too few to determine c, c is 0. It goes through the best arms of
-a type: those that no other arm of the type beats with as many FLOPs or fewer. The best size is
-found by parabolas over sizes (Hoffmann et al. 2022), where these had equal FLOPs. Intervals are
-from a parametric bootstrap over seeds: the standard deviation of log losses within cells (an arm at
-a budget), pooled over all cells, gives the error of each mean, and everything is fitted again to
-means drawn with that error.
+fewer than `FOR_A_FLOOR` budgets, c is 0. It goes through the best arms of a type: those that no
+other arm of the type beats with as many FLOPs or fewer. The best size is found by parabolas over
+sizes (Hoffmann et al. 2022), where these had equal FLOPs. Intervals are from a parametric bootstrap
+over seeds: the standard deviation of log losses within cells (an arm at a budget), pooled over all
+cells, gives the error of each mean, and everything is fitted again to means drawn with that error.
 
 Arms still on the plateau of word frequencies when the baseline has left it are not part of this.
 """
@@ -39,11 +38,7 @@ Interval = tuple[float, float] | None
 
 @dataclass(frozen=True)
 class Law:
-    """L = a C^-b + c.
-
-    Attributes:
-        between: the interval of b.
-    """
+    """L = a C^-b + c; `between` is the interval of b."""
 
     a: float
     b: float
@@ -51,16 +46,14 @@ class Law:
     between: Interval = None
 
     def __call__(self, flops: float) -> float:
-        """The loss after this many FLOPs."""
         return float(self.a * flops**-self.b + self.c)
 
 
 @dataclass(frozen=True)
 class BestSize:
-    """The best size at a budget.
+    """The best size at a budget of these mean FLOPs.
 
     Attributes:
-        flops: mean over all sizes.
         parameters: at the minimum of a parabola; None if the sizes do not enclose one, or did not
             have equal FLOPs.
     """
@@ -75,8 +68,7 @@ class TypeFit:
     """What is found about a type.
 
     Attributes:
-        law: through `best`; None if all of these ended at equal FLOPs, as they do when runs use
-            up their text.
+        law: through `best`; None if these ended at equal FLOPs, as when runs use up their text.
         best: what no other arm of the type beats with as many FLOPs or fewer.
         exponent: the best number of parameters grows with the FLOPs to this power.
     """
@@ -199,7 +191,6 @@ def analyse(study: StudyResult) -> tuple[dict[str, TypeFit], Exchange | None] | 
 
 
 def _drawn(cells: Sequence[Cell], deviation: float, freedom: int, number: int) -> dict[Cell, float]:
-    """Means that other seeds might have given."""
     random = np.random.default_rng((0, number))
     scale = deviation * math.sqrt(freedom / random.chisquare(freedom))
     return {

@@ -1,11 +1,10 @@
 """Compares the arms of a study with its baseline: means, differences, and what they support.
 
 Seeds are the unit: a run is one number. Each arm is compared with the baseline by a t-test with
-moderated variances (`moderation`). Arms that are still on the plateau of word frequencies do not
-enter the variance of the others. One study makes many comparisons, so p-values are corrected for
-the number of arms by Holm's step-down method (Holm 1979), and intervals by Bonferroni (Dunn 1961),
-so that they hold simultaneously. With fewer than `FEWEST` seeds a difference is a lead: what to
-look at next, without an interval, a p-value or a verdict.
+moderated variances (`moderation`), into which no arms enter that are still on the plateau of word
+frequencies. One study makes many comparisons, so p-values are corrected by Holm's step-down method
+(Holm 1979), and intervals hold simultaneously, by Bonferroni (Dunn 1961). With fewer than `FEWEST`
+seeds a difference is a lead: what to look at next.
 """
 
 from __future__ import annotations
@@ -29,11 +28,7 @@ FEWEST = 3
 
 
 def require_statistics() -> None:
-    """Report a missing library now rather than after hours of runs.
-
-    Raises:
-        InputError: SciPy is missing; names the extra that installs it.
-    """
+    """Raise `InputError` with the extra to install if SciPy is missing, before hours of runs."""
     import_extra("scipy", "studies", "comparing the arms of a study")
 
 
@@ -83,8 +78,7 @@ def compare_arms(study: StudyResult, measures: Sequence[str] = RATES) -> list[di
         if "failed" in row:  # the runs that are left may be those that were lucky
             for one in (row[each] for each in measures if each in row):
                 one["verdict"] = None if one["verdict"] == "better" else one["verdict"]
-    sign = 1.0 if is_loss(measures[0]) else -1.0
-    first = measures[0]
+    first, sign = measures[0], 1.0 if is_loss(measures[0]) else -1.0
     return sorted(rows, key=lambda row: sign * row[first]["mean"] if first in row else math.inf)
 
 
@@ -92,8 +86,8 @@ def decidable(study: StudyResult) -> bool | None:
     """Whether the budget takes the baseline far enough below the unigram model to judge arms.
 
     Every recipe first learns word frequencies, and differences on that plateau show which arm
-    leaves it first, not which is better. None if the study does not record the unigram
-    cross-entropy, as older ones do not, or the baseline has no loss.
+    leaves it first, not which is better. None if the baseline has no loss, or the study does not
+    record the unigram cross-entropy, as older ones do not.
     """
     losses = study.arms[study.baseline].values_of(RATES[0])
     if study.unigram is None or not losses:
@@ -102,7 +96,6 @@ def decidable(study: StudyResult) -> bool | None:
 
 
 def decidable_text(study: StudyResult) -> str:
-    """A sentence that says whether arms can be judged, and why."""
     decided, base, unigram = decidable(study), study.baseline, study.unigram
     if unigram is None:
         return (
@@ -139,10 +132,9 @@ def without_effect(study: StudyResult) -> list[str]:
 
 
 def on_plateau(study: StudyResult) -> list[str]:
-    """The names of the arms that have learned little more than word frequencies, sorted.
+    """The arms that have learned little more than word frequencies, sorted.
 
-    They may be there even if the baseline is far enough below the unigram cross-entropy. Empty if
-    the study does not record that, or if its arms have corpora of their own.
+    Empty if the study does not record the unigram cross-entropy, or arms have corpora of their own.
     """
     if study.unigram is None or study.main_measure() != RATES[0]:
         return []
@@ -160,12 +152,9 @@ def still_on_plateau(study: StudyResult) -> dict[str, list[str]]:
 def variances_of(
     values: Mapping[str, Sequence[float]], but: Collection[str] = ()
 ) -> tuple[list[str], Numbers, Numbers]:
-    """The arms with two seeds or more, their variances and their numbers of seeds.
+    """The arms with two seeds or more, but for some; their variances and numbers of seeds.
 
     There are none if nothing varies, or if there is one such arm.
-
-    Args:
-        but: arms that are left out.
     """
     arms = [arm for arm, own in values.items() if len(own) > 1 and arm not in but]
     variances = np.array([statistics.variance(values[arm]) for arm in arms])
@@ -197,7 +186,6 @@ def _errors(
 
 
 def _row(name: str, arm: Arm, first: str) -> dict[str, Any]:
-    """A row without its measures."""
     row: dict[str, Any] = {"arm": name, "seeds": len(arm.values_of(first))}
     if failed := [run.failed for run in arm.runs.values() if run.failed is not None]:
         row["failed"] = failed[0]

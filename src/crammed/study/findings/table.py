@@ -64,8 +64,7 @@ def judged_by(study: StudyResult) -> list[str]:
 def measure_text(measure: str, *, with_suite: bool = False) -> str:
     """``loss@0.15`` -> ``held-out loss, 15 % masked``; ``glue.cola@mine`` -> ``CoLA by mine``.
 
-    Args:
-        with_suite: whether to name the suite of a task, as in ``CoLA of glue by mine``.
+    With the suite, that is ``CoLA of glue by mine``.
     """
     name, _, after = measure.partition("@")
     if name in _NAMES and after:
@@ -152,11 +151,7 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def equal_text(study: StudyResult) -> str:
-    """What all arms get the same amount of, such as ``equal FLOPs``, and what they do not.
-
-    Args:
-        study: the result at one budget.
-    """
+    """What arms get equally much of at one budget, such as ``equal FLOPs``, and what not."""
     if not study.budget:
         return "equal budgets"
     kind = Budget.parse(study.budget).kind
@@ -170,7 +165,6 @@ def equal_text(study: StudyResult) -> str:
 
 
 def _cost_text(study: StudyResult) -> str:
-    """What equal tokens or updates cost."""
     flops = means_of(study.arms, "exaflop")
     base = flops.get(study.baseline)
     if base is None:
@@ -216,8 +210,7 @@ def findings(study: StudyResult) -> dict[str, Any]:
 
     Returns:
         ``{"compared", "power", "decidable"}``: what `compare_arms`, `power` for each measure, and
-        `decidable` return; for a study on several budgets, ``{"compared_at": {label: ...}}`` with
-        these three for each.
+        `decidable` return; for a study on several budgets, ``{"compared_at": {label: ...}}``.
     """
     found: dict[str, dict[str, Any]] = {}
     for label, part in study.parts().items():
@@ -266,11 +259,7 @@ def _cells(row: Json, measures: Sequence[str], *, judged: bool) -> list[str]:
 
 
 def axis_limit(compared: Sequence[Json]) -> float:
-    """Where the axis of a figure ends, so that a few large differences do not hide the rest.
-
-    Args:
-        compared: one measure of each arm.
-    """
+    """Where the axis of a figure ends, so that a few large differences do not hide the rest."""
     sizes = sorted(abs(float(one["difference"])) for one in compared if one["difference"])
     ends = [one["interval"] for one in compared if one["interval"]]
     half = statistics.median(float(high - low) / 2.0 for low, high in ends) if ends else 0.0

@@ -25,7 +25,7 @@ class Board:
 
     Attributes:
         seeds: how many runs each arm has.
-        finished: how many of them have finished, by arm; `failed` counts those that failed.
+        finished: how many have finished, by arm; `failed` counts those that failed.
         took: seconds of whole runs, with their judges.
     """
 
@@ -40,7 +40,7 @@ class Board:
     def of(
         cls, arms: Iterable[str], seeds: int, todo: Sequence[Left], known: Finished, clock: Clock
     ) -> Board:
-        """The state before the first run that is left, of those in `todo`, has been started."""
+        """The state before any run in `todo` has been started."""
         left = Counter(run.arm for run in todo)
         board = cls(seeds, clock, Counter({arm: seeds - left[arm] for arm in arms}))
         judging = sum(known.judging.values())
@@ -48,7 +48,6 @@ class Board:
         return board
 
     def ended(self, run: Left, *, failed: bool) -> None:
-        """Note the end of a run."""
         (self.failed if failed else self.finished)[run.arm] += 1
         if run.before is None and not failed and run.folder in self._since:
             self.took.append(self.clock() - self._since[run.folder])

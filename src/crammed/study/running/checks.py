@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from crammed.budget import Budget
 from crammed.config import RunConfig
@@ -28,48 +29,40 @@ def check_arms(
         here: whether they are trained on this machine, so that its devices and memory count.
 
     Raises:
-        InputError: an arm cannot be trained; the first is named, with the reason.
+        InputError: an arm cannot be trained.
     """
     seen: set[str] = set()
     for arm in arms:
         config, corpus = config_of(study, arm, corpora, budget), corpora.of(study.words(arm))
-        try:
-            _check_text(config, corpus)
+        with _named(arm):
+            check_size(corpus, config.batch.rows)
+            if config.order.by != "random":
+                corpus.order(config.order.by)
+            refuse_too_little(config, corpus.vocab_size, corpus.rows)
             if here:
                 _check_device(config, corpus, seen)
-        except InputError as error:
-            raise InputError(f"arm {arm}: {error}; nothing was started") from error
 
 
 def check_budgets(study: Study, corpora: ArmCorpora, budget: Budget) -> None:
-    """Check every arm's budget, as far as that is possible before text is read.
-
-    Args:
-        study: as `load_study` returns it.
+    """Check the budget of every arm as far as that is possible before text is read.
 
     Raises:
-        InputError: a budget ends before the first update of an arm, which is named.
+        InputError: a budget ends before the first update of an arm.
     """
     for arm in study.arms:
-        try:
+        with _named(arm):
             refuse_too_little(config_of(study, arm, corpora, budget))
-        except InputError as error:
-            raise InputError(f"arm {arm}: {error}; nothing was started") from error
 
 
-def _check_text(config: RunConfig, corpus: Corpus) -> None:
-    check_size(corpus, config.batch.rows)
-    if config.order.by != "random":
-        corpus.order(config.order.by)
-    refuse_too_little(config, corpus.vocab_size, corpus.rows)
+@contextmanager
+def _named(arm: str) -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"arm {arm}: {error}; nothing was started") from error
 
 
 def _check_device(config: RunConfig, corpus: Corpus, seen: set[str]) -> None:
-    """Check device and memory.
-
-    Args:
-        seen: device settings that have passed already; this arm's are added.
-    """
     settings = config.compute.model_dump_json()
     if settings not in seen:
         device_of(config)

@@ -25,9 +25,8 @@ class Cost:
     """The cost of the training and judging that is left; preparing text is not counted.
 
     Attributes:
-        arms: number of arms, each counted once per budget.
-        runs: number of runs, over all arms and seeds.
-        left: runs that have not finished, or that a judge has not scored.
+        arms: each counted once per budget.
+        runs: of all arms and seeds; `left` are those to train or to judge.
         seconds: what these take, one after the other, from their start to their last score.
         jobs: how many of them train at a time; None if that is unknown, as on a cluster.
         cores: CPU cores of each run; 0 on a GPU.
@@ -56,7 +55,6 @@ class Cost:
 
     @property
     def core_hours(self) -> float:
-        """Hours of CPU cores; 0 on a GPU."""
         return self.seconds * self.cores / 3600.0
 
     def values(self) -> dict[str, Any]:
@@ -86,14 +84,13 @@ def cost_of(
 ) -> Cost:
     """The cost of what is left of a study.
 
-    The time of training is that of other seeds of the arm; before there is one, a budget of time
-    gives it, or the device is measured. The times of judging, and of all else besides training, are
-    those of the runs in this folder; before one has finished, judging is not counted, and the rest
-    is measured.
+    All times are those of runs in this folder. Before an arm has one, a budget of time says how
+    long it trains, or the device is measured. Before there is any, judging is not counted, and what
+    else a run does is measured.
 
     Args:
         study: as `load_study` returns it.
-        corpora: of the study; they need not be prepared.
+        corpora: they need not be prepared.
         out: folder of the study; it need not exist.
 
     Raises:

@@ -91,12 +91,9 @@ def result_of(run: Path) -> Run | None:
 def left_runs(
     study: Study, seeds: int, arms: Mapping[str, Arm], out: Path, judges: Sequence[Judge]
 ) -> list[Left]:
-    """The runs that are to be trained or judged.
+    """The runs that are to be trained or judged, of `begun_arms`.
 
     They come seed by seed, so that a study that is cut short has complete seeds.
-
-    Args:
-        arms: as `begun_arms` returns them.
     """
     left = []
     for seed in range(seeds):
@@ -121,9 +118,8 @@ class Chooser:
         threads: CPU threads of each run, unless the recipe sets them.
 
     Attributes:
-        chosen: for ``study.json``, by name of the arm or `BASE`: ``values`` by key, the measured
-            ``flops_per_second`` (None where none was needed), and the ``identity`` of the rest of
-            the configuration that they were chosen for.
+        chosen: by name of the arm or `BASE`: the ``values`` by key, the measured
+            ``flops_per_second``, and the ``identity`` of what they were chosen for.
     """
 
     def __init__(self, out: Path, threads: int, progress: Progress) -> None:
@@ -134,7 +130,7 @@ class Chooser:
         self._before = read_result(out).chosen
 
     def __call__(self, arm: str, asked: Asked, rows: int | None) -> RunConfig:
-        """The configuration with its open values chosen; see `Choose`."""
+        """As `Choose`."""
         if not asked.open:
             return asked.config
         wanted = asked.config.identity()  # with the recipe's values for what is open
@@ -222,7 +218,7 @@ def _refuse_merged(study: Study, asked: Study, before: Mapping[str, Arm], out: P
 
 
 def _typed(arm: str, study: Study, asked: Study, but: Collection[str] = ()) -> set[str]:
-    """The keys that an arm sets, and those that it multiplies, except for some of these."""
+    """The keys that an arm sets, and those that it multiplies, but for some of these."""
     words = asked.words(_own_name(arm, study.budgets))
     multiplied = {_key(word).removesuffix("*") for word in words if has_factor(word)}
     return {_key(word) for word in words if not has_factor(word)} | (multiplied - {*but})
@@ -327,7 +323,6 @@ def _compare_run(
     arm: str,
     out: Path,
 ) -> None:
-    """Check that a run agrees with the words of its arm."""
     own, limit = split(words, budget)
     recipe, *overrides = of_training(own)
     fixed = {**corpora.fixed(own, limit), "seed": seed}
@@ -338,7 +333,6 @@ def _compare_run(
 
 
 def _compare_budgets(found: StudyResult, study: Study, budget: Budget, out: Path) -> None:
-    """Check that what has begun has the budgets that it began with."""
     begun = [name for name, arm in found.arms.items() if _has_begun(name, arm, out)]
     here = {"": budget, **limits(study.budgets, budget)}
     for label, text in {"": found.budget, **found.budgets}.items():
@@ -350,7 +344,7 @@ def _compare_budgets(found: StudyResult, study: Study, budget: Budget, out: Path
 
 
 def _compare_baselines(found: StudyResult, study: Study, out: Path) -> None:
-    """Check that what the finished runs were compared with is an arm here as well."""
+    """Check that the baseline of the finished runs is an arm here as well."""
     before = _own_name(found.baseline, found.budgets)
     if before and before not in {_own_name(arm, study.budgets) for arm in study.arms}:
         raise _another(out, f"its baseline {before} is no arm here")

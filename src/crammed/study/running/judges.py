@@ -2,9 +2,8 @@
 
 ``blimp`` and the tasks of a suite, as ``glue``, ``glue.cola`` or ``mine.yaml.topics``, are scored
 by ``crammed evaluate`` after training; ``glue.cola@bert-base`` is fine-tuned by that protocol.
-``study.json`` holds the scores of a run by name, in percent: ``blimp``, ``glue.cola``,
-``untrained.glue.cola`` for the untrained twin that was fine-tuned beside it, and ``glue``, the mean
-over the tasks.
+Scores have names, and are in percent: ``blimp``, ``glue.cola``, ``untrained.glue.cola`` for the
+untrained twin, and ``glue``, the mean over the tasks.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from crammed.errors import InputError
@@ -32,7 +30,6 @@ from crammed.tasks.read import all_tasks, tasks_in
 from crammed.tasks.task import load_suite, suite_names
 
 HELDOUT, BLIMP, TASKS = "heldout", "blimp", "tasks"
-NOTHING: Mapping[str, Path] = MappingProxyType({})
 TWINS = "untrained"
 """The folder of a study that holds what untrained models predict."""
 
@@ -65,25 +62,23 @@ class Judge:
         return Path(self.suite).stem
 
     def score(self, task: str) -> str:
-        """The name of its score of a task."""
         return f"{self.label}.{task}{self.by}"
 
     @property
     def name(self) -> str:
-        """Its name, unique among the judges of a study."""
+        """Its name, unique in a study."""
         return f"{self.label}{self.by}"
 
     @property
     def by(self) -> str:
-        """The suffix of the names of its scores."""
         return "" if self.protocol is None else f"@{Path(self.protocol).stem}"
 
     def folder(self, run: Path) -> Path:
-        """The folder of a run's evaluation by its protocol."""
+        """The folder in which it evaluates a run."""
         return run / f"evaluation{self.by.replace('@', '-', 1)}"
 
     def lacks(self, scores: Mapping[str, float]) -> list[str]:
-        """The names of its scores that are missing from these."""
+        """The tasks, by name, of which these scores have none."""
         return [name for name in self.names if not any(self.is_of(each, name) for each in scores)]
 
     @cached_property
@@ -142,22 +137,20 @@ def judges_of(
     names: Iterable[str],
     blimp: Path | None = None,
     tasks: Path | None = None,
-    declared: Mapping[str, Path] = NOTHING,
+    declared: Mapping[str, Path] | None = None,
 ) -> list[Judge]:
     """The judges with these names, whose data must exist.
 
     Args:
-        names: from ``heldout``, ``blimp``, ``SUITE`` and ``SUITE.TASK``, where a suite is one that
-            `load_suite` takes; the last two may end with ``@PROTOCOL``, as `load_protocol` takes
-            it.
+        names: see `crammed.study.spec.judging`; a suite is one that `load_suite` takes, and a
+            protocol one that `load_protocol` takes.
         blimp: sentence pairs, a file or a folder; `tasks` is the folder of all tasks.
-        declared: ``blimp`` and ``tasks`` that are used where the arguments are None; judges need
-            not use all.
+        declared: data used where these two are None; judges need not use it.
 
     Raises:
         InputError: an unknown name or protocol, data that is missing, or that no judge asks for.
     """
-    wanted = list(dict.fromkeys(names))
+    wanted, declared = list(dict.fromkeys(names)), declared or {}
     asked: dict[tuple[str, str | None], list[str]] = {}
     for name in wanted:
         kind, at, protocol = parted(name)
@@ -194,9 +187,6 @@ def check_data(judges: Iterable[Judge], known: Mapping[str, str], scored: Iterab
     Args:
         known: the `Judge.state` of suites whose data runs have been judged with.
         scored: the names of the scores that runs have: others are of tasks not read so far.
-
-    Raises:
-        InputError: as `Judge.check_data`.
     """
     there = dict.fromkeys(scored, 0.0)
     for judge in judges:
@@ -245,17 +235,13 @@ def _data(name: str, option: str, data: Path | None) -> Path:
 
 
 def _protocol(name: str) -> str:
-    """The name of a built-in protocol, or the absolute path of a protocol's file."""
-    if not Path(name).suffix:
-        load_protocol(name)
-        return name
-    file = str(expanded(name).absolute())
-    load_protocol(file)
-    return file
+    named = str(expanded(name).absolute()) if Path(name).suffix else name
+    load_protocol(named)
+    return named
 
 
 def scores_of(run: Path, judge: Judge) -> dict[str, float]:
-    """The scores that a judge has given a run, by their names in ``study.json``."""
+    """The scores that a judge has given a run, by name."""
     given = _given(run, judge)
     if judge.suite == BLIMP:
         return {BLIMP: given[BLIMP]} if BLIMP in given else {}
@@ -267,7 +253,7 @@ def scores_of(run: Path, judge: Judge) -> dict[str, float]:
 
 
 def partial_scores(run: Path, judge: Judge) -> list[str]:
-    """Those of the scores that a judge has given a run that are of part of the official data."""
+    """The scores that a judge has given a run on part of the official data."""
     given = _given(run, judge)
     if judge.suite == BLIMP:
         return [BLIMP] if given.get("official") is False else []
@@ -280,8 +266,8 @@ def with_scores(
 ) -> dict[str, float]:
     """The scores of a run, with those that a judge has given it.
 
-    The mean is over the tasks of this judge, so that it is of the same tasks in all runs. It is
-    missing if a task has no score, or if there is only one.
+    The mean is missing if a task of the judge has no score, or if there is only one, so that it is
+    over the same tasks in all runs.
     """
     scores = {**before, **given}
     if judge.suite == BLIMP:
@@ -302,10 +288,7 @@ def with_same_means(arms: dict[str, Arm], judges: Iterable[Judge]) -> dict[str, 
 
 
 def _means(scores: Mapping[str, float], judge: Judge) -> dict[str, float]:
-    """The mean over a judge's tasks, and that of the untrained twins if it is over the same.
-
-    A suite may define over which tasks; otherwise it is over all that the judge scores.
-    """
+    """The mean over a judge's tasks, or those that its suite defines, and that of their twins."""
     suite = load_suite(judge.suite)
     own, untrained = (
         {
@@ -344,7 +327,7 @@ def _both(name: str, entry: Mapping[str, Any]) -> dict[str, float]:
 
 
 def unscored(run: Path, judge: Judge, scores: Mapping[str, float], fault: str) -> dict[str, str]:
-    """Why a run lacks scores that a judge should have given, by the names of the scores.
+    """Why a run lacks scores that a judge should have given, by name.
 
     Args:
         fault: why the judge failed, for tasks that do not say.
@@ -361,15 +344,13 @@ def refuse_changed_protocols(judges: Sequence[Judge], study: StudyResult, out: P
     """Check that the runs of the study in a folder were scored by the protocols of judges.
 
     Raises:
-        InputError: a protocol's file has changed since then, or a file is in place of the folder
-            of shared twins.
+        InputError: a protocol's file has changed since then, or a file is in the place of `TWINS`.
     """
     if any(judge.tasks for judge in judges) and (out / TWINS).is_file():
         raise InputError(f"{out / TWINS} must be a folder: remove the file")
-    runs = [run for arm in study.arms.values() for run in arm.runs.values()]
     for judge in judges:
         scored = any(out.glob(f"*/{judge.folder(out).name}/evaluation.json")) or any(
-            judge.lacks(run.scores) != list(judge.names) for run in runs
+            judge.lacks(run.scores) != list(judge.names) for run in study.runs()
         )
         if scored and study.protocols.get(judge.name) not in (None, judge.protocol_hash()):
             raise InputError(
@@ -379,17 +360,12 @@ def refuse_changed_protocols(judges: Sequence[Judge], study: StudyResult, out: P
 
 
 def stale_suites(judges: Sequence[Judge], before: Mapping[str, str]) -> list[str]:
-    """The suites whose data has changed.
-
-    Args:
-        before: the `Judge.state` of each suite when runs were judged.
-    """
+    """The suites whose data is not in the state that it had `before`."""
     known = {each.label: each for each in judges if each.label in before}
     return [suite for suite, each in known.items() if before[suite] != each.state()]
 
 
 def without_stale(run: Run, stale: Sequence[str]) -> Run:
-    """A run without its scores by these suites."""
     kept = {
         name: value
         for name, value in run.scores.items()

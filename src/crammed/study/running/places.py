@@ -1,8 +1,7 @@
 """Where the runs of a study are trained: processes on this machine, or tasks on a Ray cluster.
 
-A run is a command, and the same command gives the same result in every place. Runs end with their
-study, even if it is killed: each writes a checkpoint, from which it can be resumed in any place
-that has the same folder.
+A run is a command that gives the same result in every place. Runs end with their study, even if it
+is killed: each writes a checkpoint, from which it goes on in any place that has its folder.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from crammed.machine.engine import ray_cluster
@@ -25,17 +23,13 @@ from crammed.machine.workers import cores
 from crammed.safepath import SAFE
 from crammed.terminal.stopping import STARTER
 
-NOTHING: Mapping[str, str] = MappingProxyType({})
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _SECONDS_ASLEEP = 0.5
 """How often a task that waits for its command checks whether it was stopped."""
 
 
 class Ended(NamedTuple):
-    """How a command ended: its exit code (negative for a signal), its output, how long it took.
-
-    The seconds are those of the command alone, without the wait for its turn.
-    """
+    """How a command ended: its exit code (negative for a signal), its output, and its seconds."""
 
     code: int
     out: str
@@ -52,12 +46,8 @@ class Place(Protocol):
 
     slots: int
 
-    def run(self, words: Sequence[str], env: Mapping[str, str] = NOTHING) -> Ended:
-        """Run Python with these words to its end.
-
-        Args:
-            env: variables besides those of this process.
-        """
+    def run(self, words: Sequence[str], env: Mapping[str, str] | None = None) -> Ended:
+        """Run Python with these words, and these variables besides those of this process."""
         ...
 
     def stop(self) -> None:
@@ -82,13 +72,12 @@ class Processes:
             self._free.put(devices[slot % len(devices)])
         self._has_devices = bool(devices)
 
-    def run(self, words: Sequence[str], env: Mapping[str, str] = NOTHING) -> Ended:
-        """As `Place.run`."""
+    def run(self, words: Sequence[str], env: Mapping[str, str] | None = None) -> Ended:
         if not self._has_devices:
-            return self._run(words, env)
+            return self._run(words, env or {})
         device = self._free.get()
         try:
-            return self._run(words, {**env, VISIBLE: device})
+            return self._run(words, {**(env or {}), VISIBLE: device})
         finally:
             self._free.put(device)
 
@@ -101,7 +90,6 @@ class Processes:
         return Ended(process.returncode, out, error, time.monotonic() - began)
 
     def stop(self) -> None:
-        """As `Place.stop`."""
         self._stopped = True
         for process in self._started:
             process.terminate()
@@ -112,8 +100,7 @@ class RayTasks:
 
     Args:
         slots: how many are handed to the cluster, which starts those that it has room for.
-        threads: CPUs of each.
-        gpus: GPUs of each.
+        threads: CPUs of each, which also gets so many `gpus`.
     """
 
     def __init__(self, ray: Any, slots: int, threads: int, gpus: int) -> None:
@@ -124,9 +111,8 @@ class RayTasks:
         self._waiting: list[Any] = []
         self._stopped = False
 
-    def run(self, words: Sequence[str], env: Mapping[str, str] = NOTHING) -> Ended:
-        """As `Place.run`."""
-        handle = self._task.remote(list(words), dict(env), os.getcwd())
+    def run(self, words: Sequence[str], env: Mapping[str, str] | None = None) -> Ended:
+        handle = self._task.remote(list(words), dict(env or {}), os.getcwd())
         self._waiting.append(handle)
         if self._stopped:
             self.stop()
@@ -136,14 +122,13 @@ class RayTasks:
             return Ended(1, "", f"error: the task on the Ray cluster ended: {_last_line(error)}")
 
     def stop(self) -> None:
-        """As `Place.stop`."""
         self._stopped = True
         for handle in self._waiting:
             self._ray.cancel(handle)
 
 
 def _last_line(error: Exception) -> str:
-    """The message of a Ray error, which is below the traceback in its text."""
+    """The message of a Ray error, which its text has below a traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
 
@@ -175,7 +160,7 @@ def run_here(
 def _begin(
     words: Sequence[str], env: Mapping[str, str], folder: str | None = None
 ) -> subprocess.Popen[str]:
-    """Start Python with these words in a folder, as a process that ends with this one."""
+    """Start Python with these words, as a process that ends with this one."""
     return subprocess.Popen(
         [sys.executable, *words],
         stdout=subprocess.PIPE,
@@ -196,12 +181,12 @@ def gpus() -> list[str]:
 
 
 def default_jobs() -> int:
-    """How many runs train at a time by default: one, or one on each GPU."""
+    """How many runs train at a time: one, or one on each GPU."""
     return max(1, len(gpus()))
 
 
 def threads_of(jobs: int) -> int:
-    """CPU threads of each run if this many train at a time."""
+    """CPU threads of each of so many runs at a time."""
     return max(1, cores() // jobs)
 
 

@@ -1,8 +1,8 @@
 """Prepares the corpora of a study from text, each distinct one once, into ``OUT/corpora``.
 
 ``base`` is the corpus of the study's base; the others are named by a hash of their settings. All of
-them hold out the same documents, and none trains on them. They share cleaned text: for arms that
-differ only in the tokenizer, in rows or in exact duplicates it is not cleaned again.
+them hold out the same documents, and none trains on them. Text is cleaned once for all arms that
+clean it alike.
 """
 
 from __future__ import annotations
@@ -39,9 +39,6 @@ FOLDER = "corpora"
 SOURCES = "data.sources="
 VOCABULARY = "tokenizer.vocab_size"
 
-ChooseTokenizer = Callable[[Asked, float], TokenizerConfig]
-"""Chooses the tokenizer that was asked for, given about how many rows of text there are."""
-
 
 class _Settings(Section):
     """How a corpus is made."""
@@ -53,8 +50,7 @@ class _Settings(Section):
         """These settings with what the words of an arm say about its corpus.
 
         The order in which the arm reads its rows is added to those stored. Nothing else that its
-        recipe says about data counts, so that arms with other recipes are compared on the same
-        text.
+        recipe says about data counts: arms with other recipes are compared on the same text.
         """
         own = parse_overrides([word for word in words if is_of_corpus(word)])
         values = overlaid(self.model_dump(mode="json"), own, RunConfig)
@@ -67,43 +63,37 @@ class _Settings(Section):
         return validated(_Settings, values)
 
     def with_vocabulary(self, size: int) -> _Settings:
-        """These settings with a vocabulary of this size."""
         return self.model_copy(
             update={"tokenizer": self.tokenizer.model_copy(update={"vocab_size": size})}
         )
 
     @property
     def name(self) -> str:
-        """A short name: a hash of the settings, which include the paths of the text."""
         return json_hash(self.model_dump(mode="json"))[:10]
 
 
 @cache
 def _order_of(recipe: str) -> str:
-    """The order of rows that a recipe sets."""
     return ask(recipe).config.order.by
 
 
 class PlannedCorpora:
     """What is known about a study's corpora before they are prepared, so that arms can be checked.
 
+    In the words of an arm, a number in ``data.sources`` stands for one of the sources in `data`,
+    counted from 1.
+
     Attributes:
         asked: what the study's base asks for.
         base: the settings of the base's corpus; if the vocabulary is open, its size means nothing.
         arms: an arm's words with all sources written out, by `key_of` the words.
         names: by the same key, the first arm with that corpus; empty for the base.
+
+    Raises:
+        InputError: the base, or what an arm says about its corpus, is not valid.
     """
 
     def __init__(self, study: Study, data: Sequence[str], budget: Budget) -> None:
-        """Read the study's words.
-
-        Args:
-            data: sources as ``data.sources`` takes them. In the words of an arm, a number in
-                ``data.sources`` stands for one of them, counted from 1.
-
-        Raises:
-            InputError: the base, or what an arm says about its corpus, is not valid.
-        """
         recipe, *overrides = base = merged(study.base)
         if any(key.startswith("data.sources") for key in typed_keys(overrides)):
             raise InputError(
@@ -128,7 +118,7 @@ class PlannedCorpora:
         return VOCABULARY in self.asked.open
 
     def fixed(self, words: Sequence[str], budget: Budget) -> dict[str, Any]:
-        """As `Corpora.fixed`, without a hash, and without the vocabulary size if it is open."""
+        """As `ArmCorpora.fixed`, without a hash, and without the vocabulary size if it is open."""
         written = self.arms[key_of(words)]
         values = self.base.changed(written).model_dump(mode="json")
         if self.open and not any(word.startswith(VOCABULARY) for word in written):
@@ -136,10 +126,10 @@ class PlannedCorpora:
         return {**values, "budget": {"limit": budget}}
 
     def rows(self, sha256: str | None) -> None:
-        """None: not known yet."""
+        """They are not known yet."""
 
     def vocabulary(self, sha256: str | None) -> None:
-        """None: not known yet."""
+        """Nor is this."""
 
     def check_text(self) -> None:
         """Read the first documents of every arm, so that a wrong field name is found at once.
@@ -157,10 +147,7 @@ class PlannedCorpora:
                     check_text(data)
 
     def differences(self, corpus: Corpus) -> list[str]:
-        """``KEY: VALUE there, VALUE here`` where the base's settings differ from a corpus.
-
-        A corpus that is older than a setting was made with its default.
-        """
+        """``KEY: VALUE there, VALUE here`` where the base's settings differ from a corpus."""
         names = [each["name"] for each in corpus.manifest["sources"]]
         sources = self.base.data.sources
         if len(names) != len(sources):
@@ -210,42 +197,43 @@ def planned_corpora(study: Study, data: Sequence[str], budget: Budget, out: Path
 
 
 def prepare_corpora(
-    planned: PlannedCorpora, out: Path, choose: ChooseTokenizer, progress: Progress
+    planned: PlannedCorpora,
+    out: Path,
+    choose: Callable[[Asked, float], TokenizerConfig],
+    progress: Progress,
 ) -> Corpora:
     """Prepare the corpora that do not exist yet, and open all of them.
 
     Args:
-        out: the folder of the study.
-        choose: called if the vocabulary of the base follows from the budget.
+        choose: chooses the tokenizer for about so many rows of text, if its vocabulary is open.
 
     Raises:
         InputError: an extra is missing; text is missing or unsuitable, or has changed.
     """
     folder, compute = out / FOLDER, planned.asked.config.compute
     work, settings = folder / ".work", planned.base
-    several = {planned.base.changed(words).name for words in planned.arms.values()}
-    for key, words in planned.arms.items():
-        own = settings.changed(words)
+    made_as = {key: settings.changed(words) for key, words in planned.arms.items()}
+    for key, how in made_as.items():
         with _of_arm(planned.names[key]):
-            require_extras(own.data, own.tokenizer)
+            require_extras(how.data, how.tokenizer)
+    keep = work if len({how.name for how in made_as.values()}) > 1 else None
 
     def make(place: Path, how: _Settings, base: Corpus | None) -> Corpus:
         if (place / "manifest.json").exists():
             remove_left_overs(place)
             return unchanged(Corpus(place), how.data, hashed=False)
         progress.line(f"corpus  {place}")
-        row, opens = planned.base.data.row_length, base is None and planned.open
+        row, opens = settings.data.row_length, base is None and planned.open
         vocabulary = (lambda tokens: choose(planned.asked, tokens / row)) if opens else None
-        keep = work if len(several) > 1 else None
         return prepare(
             how.data, how.tokenizer, place, progress, compute, keep, vocabulary, heldout=base
         )
 
     base = make(folder / "base", settings, None)
-    settings = settings.with_vocabulary(base.manifest["tokenizer"]["vocab_size"])
-    made, of_arms = {settings.name: base}, dict[Key, Corpus]()
+    chosen = settings.with_vocabulary(base.manifest["tokenizer"]["vocab_size"])
+    made, of_arms = {chosen.name: base}, dict[Key, Corpus]()
     for key, words in planned.arms.items():
-        how = settings.changed(words)
+        how = chosen.changed(words)
         if how.name not in made:
             with _of_arm(planned.names[key]):
                 made[how.name] = make(folder / how.name, how, base)

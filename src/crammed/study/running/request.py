@@ -1,4 +1,4 @@
-"""Runs a study as it was asked for, from its file or from text to the last score."""
+"""Runs a study as it was asked for, from its file to the last score."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Request:
 
     @cached_property
     def study(self) -> Study:
-        """The study with the words of the request in its base, as it was read."""
+        """The study as it was read, with the words of the request in its base."""
         return with_words(read_study(self.name), self.words)
 
     @property
@@ -126,13 +126,12 @@ def run(request: Request, progress: Progress) -> StudyResult:
 
 
 def _loaded(request: Request, corpora: ArmCorpora, choose: Choose | None = None) -> Study:
-    """The study with the values of all arms, those that have begun as they began."""
+    """The study with the values of all arms; those that have begun keep theirs."""
     loaded = load_study(request.name, corpora, request.budget, request.study, choose)
     return going_on(loaded, request.study, request.out)
 
 
 def _corpora(request: Request, choose: Chooser, progress: Progress) -> Corpora:
-    """The corpus that was named, or those of the arms, prepared once all arms have been checked."""
     if request.corpus is not None:
         return Corpora(Corpus(request.corpus))
     planned = planned_corpora(request.study, request.texts, request.budget, request.out)

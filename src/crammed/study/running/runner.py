@@ -1,7 +1,7 @@
 """Runs a study: every arm and seed is a run of ``crammed pretrain``, and then judged.
 
-Finished runs are not repeated, so a study that was stopped continues where it was, and one in which
-nothing is left to do ends at once. ``OUT/study.json`` holds the result (`crammed.study.result`).
+Finished runs are not repeated, so that a study that was stopped goes on where it was.
+``OUT/study.json`` holds the result (`crammed.study.result`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from types import MappingProxyType
 from typing import Any
 
 from crammed.budget import Budget
@@ -58,8 +57,6 @@ SECONDS_BETWEEN_LOOKS = 2.0
 SECONDS_TO_END = 60.0
 """How long to wait for the runs of a killed study to end."""
 
-NO_PACES: Mapping[str, UpdateTime] = MappingProxyType({})
-
 Keep = Callable[[Run], None]
 
 
@@ -74,21 +71,17 @@ def run_study(
     chosen: Mapping[str, Any] | None = None,
     judges: Sequence[Judge] = (),
     cluster: str | None = None,
-    paces: Mapping[str, UpdateTime] = NO_PACES,
+    paces: Mapping[str, UpdateTime] | None = None,
 ) -> StudyResult:
     """Train every arm with every seed, `jobs` runs at a time, which share the CPU's cores.
 
     What the folder holds of other arms and seeds of the same study stays in the result.
 
     Args:
-        corpus: one for all arms, or their corpora.
         chosen: what a `Chooser` has chosen for the study, which the folder keeps.
         judges: what each run is judged by after training, besides held-out loss.
         cluster: address of a Ray cluster to run on; None is this machine.
         paces: how long updates take, which the folder keeps.
-
-    Returns:
-        what ``OUT/study.json`` holds.
 
     Raises:
         InputError: the folder holds another study, is in use, or cannot be written to; or an arm
@@ -112,7 +105,7 @@ def run_study(
             **_about_machine(jobs, before if not untrained else None),
             **_about_study(study, budget),
             chosen=dict(chosen or {}),
-            paces={**before.paces, **paces},
+            paces={**before.paces, **(paces or {})},
             **_about_corpora(study, corpora, out, before),
             **_about_judges(judges, before, out),
             arms=with_same_means(_with_corpora(arms, study, corpora), asked),
@@ -143,8 +136,7 @@ def _about_corpora(
 ) -> dict[str, Any]:
     """What ``study.json`` says about the base's corpus, and about all that the study prepared.
 
-    The unigram cross-entropy is that of the baseline's corpus, because it is compared with the
-    baseline's losses.
+    The unigram cross-entropy is of the baseline's corpus, as the losses that it is compared with.
     """
     of_baseline = corpora.of(study.words(study.baseline)).manifest["heldout"]
     unigram = of_baseline["unigram_cross_entropy"]
@@ -163,7 +155,6 @@ def _about_corpora(
 
 
 def _with_corpora(arms: dict[str, Arm], study: Study, corpora: Corpora) -> dict[str, Arm]:
-    """The arms, each with its corpus if the study prepares its corpora."""
     for arm in study.arms if corpora.own is not None else ():
         arms[arm].corpus = corpora.of(study.words(arm)).sha256
     return arms
@@ -191,7 +182,6 @@ def _commands(
 def _command(
     run: Left, study: Study, corpora: Corpora, budget: Budget, compute: ComputeConfig
 ) -> list[str]:
-    """What to type after ``python`` to train a run."""
     words, limit = split(study.words(run.arm), budget)
     if "compute.threads" not in typed_keys(words):
         words.append(f"compute.threads={compute.threads}")
@@ -209,7 +199,7 @@ def _train_all(
     place: Place,
     progress: Progress,
 ) -> None:
-    """Train and judge, and add what each run gives to the result and its file."""
+    """Train and judge, and keep what each run gives."""
     lock = Lock()  # each run has a thread of its own
 
     def kept(run: Left, entry: Run) -> None:
@@ -242,7 +232,6 @@ def _train_all(
 
 
 def _line(run: Left, entry: Run, board: Board) -> str:
-    """The line that is logged when a run ends."""
     if entry.failed is not None:
         what = f"failed: {entry.failed}"
     else:
@@ -255,7 +244,7 @@ def _line(run: Left, entry: Run, board: Board) -> str:
 def _train(
     run: Left, command: Sequence[str], compute: ComputeConfig, place: Place, keep: Keep
 ) -> Run:
-    """Do what is left of training and judging a run; returns its entry in ``study.json``.
+    """Do what is left of training and judging a run.
 
     What is there after each step is kept, because the next may take hours and be killed.
     """
@@ -293,7 +282,6 @@ def _wait_for(run: Path) -> None:
 
 
 def _fault(ended: Ended) -> str:
-    """Why a command failed."""
     lines = [line for line in ended.error.splitlines() if line.startswith("error: ")]
     if lines:
         return lines[-1].removeprefix("error: ")

@@ -1,8 +1,8 @@
 """Budgets of time: every arm gets the FLOPs that it trains in so many seconds of this machine.
 
 By its own clock, a run would be charged for what its neighbours do, and no two seeds would train
-equally long. So before the first run, all arms are timed side by side, in turn and several times,
-and each arm's seconds become FLOPs, the same for all its seeds. ``study.json`` keeps both.
+equally long. So all arms are timed before the first run, side by side, and each arm's seconds
+become FLOPs, the same for all its seeds. ``study.json`` keeps both.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ def in_seconds(
 ) -> tuple[Study, dict[str, UpdateTime]]:
     """The study with a budget of FLOPs for each arm, and how long its updates take.
 
-    Arms that have begun go on with the budgets that they began with; the others are timed beside
-    one of them, the baseline if it is, whose new time says how fast the machine is now. Studies
-    whose budget is not one of time, or that began by the clock of each run, as they once did, stay
-    as they are.
+    Arms that have begun keep their budgets. The others are timed beside one of them, the baseline
+    if it has begun, whose new time says how fast the machine is now. Other kinds of budget stay,
+    and so do studies of older versions, which began by the clock of each run.
 
     Args:
         threads: CPU threads of each run, unless the arm sets them.
@@ -98,7 +97,6 @@ def _kind(config: RunConfig) -> str:
 
 
 def _of_gradients(config: RunConfig) -> float:
-    """FLOPs of the gradients of an update."""
     return flops_per_token(config) * config.batch.rows * config.data.row_length
 
 

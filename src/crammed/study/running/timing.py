@@ -1,8 +1,7 @@
 """How long the runs of a study take: training, what comes before and after it, and judging.
 
-The runs that have finished in the study's folder tell how long the others will take. Until one has,
-the speed of training is measured on this device, once for each model size and optimizer, and so is
-the time that a command takes to start, once.
+Runs that have finished tell how long the others will take. Until there is one, this device is
+measured: the speed of training, once for each model size and optimizer, and the start of a command.
 """
 
 from __future__ import annotations
@@ -41,11 +40,7 @@ class Timing:
         self._start: float | None = None
 
     def training(self, config: RunConfig, rows: int | None) -> float:
-        """Seconds that a run trains.
-
-        Args:
-            rows: number of rows in the corpus, which may be used up before the budget; None if
-                unknown.
+        """Seconds that a run trains on a corpus of so many rows; None if that is unknown.
 
         Raises:
             InputError: the device is missing, or too small for the model.
@@ -82,7 +77,6 @@ class Timing:
         return self._speeds[kind]
 
     def _starting(self) -> float:
-        """Seconds that a new process takes to import what a run does."""
         if self._start is None:
             began = time.monotonic()
             with protected_children():
@@ -96,8 +90,8 @@ class Finished:
     """What the finished runs of a study say about the others.
 
     Attributes:
-        trained: mean seconds that the runs of an arm trained, by arm.
-        rest: median seconds that runs took besides training; None if no run has recorded it.
+        trained: mean seconds of training, by arm.
+        rest: median seconds of all else but judging; None if no run has recorded it.
         judging: median seconds of each judge, by its name.
     """
 
@@ -107,7 +101,6 @@ class Finished:
 
     @classmethod
     def of(cls, arms: Mapping[str, Arm]) -> Finished:
-        """Read from the arms of a study."""
         every = [run for entry in arms.values() for run in entry.runs.values()]
         # A run that was resumed has only the seconds of its last part.
         whole = [(run.whole_seconds or 0.0, run.seconds) for run in every]

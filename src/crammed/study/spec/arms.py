@@ -61,8 +61,8 @@ BASE = ""
 """Stands for a study's base in place of an arm's name."""
 
 Choose = Callable[[str, Asked, int | None], RunConfig]
-"""Chooses what the base, or an arm with another recipe, leaves open. Its arguments are the arm's
-name (`BASE` for the base), what is asked for, and the number of rows of text; None if unknown."""
+"""Chooses what the base, or an arm with another recipe, leaves open, given the arm's name (`BASE`
+for the base), what is asked for, and the number of rows of text, if that is known."""
 
 
 def _listed(value: Any) -> Any:
@@ -80,17 +80,15 @@ class Study(Section):
     description: str = ""
     base: Overrides = ()
     small: Overrides | None = None
-    """Overrides for budgets that are too small for the base, at which all recipes are scaled down
-    in proportion (`small`); null takes the recipes as they are at every budget."""
+    """Overrides where the budget is too small for the base, so that all recipes are scaled down
+    (`small`); null takes the recipes as they are at every budget."""
     budget: BudgetText | None = None
-    """What every run gets, unless the command line says otherwise."""
+    """What every run gets; like judges and their data, the command line may name another."""
     budgets: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Multiples of the budget, by label; every arm is trained at each of them (`budgets`)."""
     judges: Names = ("heldout",)
-    """What runs are judged by (`judges`); the command line may name others."""
     blimp: str | None = None
-    """Data of the judge of this name: a path relative to the study's file, unless the command line
-    names another. Likewise `tasks_data`, the folder of tasks."""
+    """The data of this judge, relative to the study's file; `tasks_data` is the folder of tasks."""
     tasks_data: str | None = Field(None, validation_alias=AliasChoices("tasks_data", "glue"))
     baseline: str
     arms: Annotated[dict[str, Overrides], Field(min_length=2)]
@@ -156,16 +154,16 @@ def _located(study: Study, folder: Path) -> Study:
     def here(path: str) -> str:
         return str(folder / expanded(path))
 
-    data = {
-        name: here(path)
-        for name, path in (("blimp", study.blimp), ("tasks_data", study.tasks_data))
-        if path is not None
-    }
     judges = (
         f"{here(kind) if OWN.fullmatch(kind) else kind}{at}{here(p) if Path(p).suffix else p}"
         for kind, at, p in map(parted, study.judges)
     )
-    return study.model_copy(update={**data, "judges": tuple(judges)})
+    located = {
+        "judges": tuple(judges),
+        "blimp": None if study.blimp is None else here(study.blimp),
+        "tasks_data": None if study.tasks_data is None else here(study.tasks_data),
+    }
+    return study.model_copy(update=located)
 
 
 def load_study(
@@ -180,12 +178,11 @@ def load_study(
     Args:
         corpus: one for all arms, or what is known about the study's corpora.
         read: the study as it was read, with words in its base; None reads it.
-        choose: called once for the base and once for each arm with another recipe. None chooses
-            by the nominal speed of this machine.
+        choose: None chooses by the nominal speed of this machine.
 
     Returns:
-        the study with what follows from the budget set in each arm.
-        Arms that come out the same as the baseline or an earlier arm are left out (`left_out`).
+        the study with what follows from the budget set in each arm, without arms that come out the
+        same as the baseline or an earlier arm (`left_out`).
 
     Raises:
         InputError: as `read_study`, or an arm is not a valid configuration.
@@ -230,7 +227,6 @@ class _Base:
     """The base of a study.
 
     Attributes:
-        words: recipe and overrides.
         full: the configuration as the recipe has it.
         config: what arms take values from: `full`, or its scaled-down form at a small budget.
         heads_follow: whether the width of its heads follows from that of the model.
@@ -240,10 +236,6 @@ class _Base:
     full: RunConfig
     config: RunConfig
     heads_follow: bool
-
-    @property
-    def is_small(self) -> bool:
-        return self.config != self.full
 
 
 def _base(
@@ -291,7 +283,6 @@ def _arm(
 
 
 def _refuse_decided(words: Sequence[str]) -> None:
-    """Refuse overrides of what the command line decides for all arms."""
     given = parse_overrides([word for word in words if "=" in word])
     if "corpus" in given:
         raise InputError("corpus: all arms have that of --corpus or --data: leave it out")
@@ -313,17 +304,17 @@ def _settings(study: Study, arm: str) -> list[str]:
 def _alone(
     study: Study, arm: str, base: _Base, asked: Asked, choose: Callable[[str, Asked], RunConfig]
 ) -> tuple[str, ...]:
-    """The words of an arm with a recipe of its own."""
+    """The words of an arm with a recipe of its own; `_beside` has those of the others."""
     config = choose(arm, asked)
     followed = _followed(config, asked.open)
-    if base.is_small and not {*asked.open} & {*FOLLOWERS}:  # else its own rules have scaled it
+    is_small = base.config != base.full
+    if is_small and not {*asked.open} & {*FOLLOWERS}:  # else its own rules have scaled it
         config = in_proportion(config, base.full, base.config)
         followed = scaled_words(config, but=typed_keys(_settings(study, arm)))
     return _beyond(resolved(study.arms[arm], config, study.small is not None), followed)
 
 
 def _beside(own: Sequence[str], base: _Base, *, proportional: bool) -> tuple[str, ...]:
-    """The words of an arm with the recipe of the base, from its own words."""
     like = in_rows_of(base.config, _row_length(own, base.config))
     own = resolved(own, like, proportional)
     return _beyond(own, _taken(like, of_training(own), base.heads_follow))

@@ -7,7 +7,8 @@ base's corpus does not store.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from crammed.budget import Budget
@@ -48,10 +49,7 @@ class ArmCorpora(Protocol):
     """What must be known about a study's corpora to configure its arms."""
 
     def fixed(self, words: Sequence[str], budget: Budget) -> dict[str, Any]:
-        """What corpus and budget decide in the configuration of an arm, by section.
-
-        Args:
-            words: recipe and overrides of the arm.
+        """What corpus and budget decide in the configuration of an arm with these words.
 
         Raises:
             InputError: there is no corpus for them.
@@ -59,11 +57,14 @@ class ArmCorpora(Protocol):
         ...
 
     def rows(self, sha256: str | None) -> int | None:
-        """The number of rows of the corpus with this hash; None if not known yet."""
+        """The number of rows of the corpus with this hash, the base's if None.
+
+        Like `vocabulary`, it is None before the corpora have been prepared.
+        """
         ...
 
     def vocabulary(self, sha256: str | None) -> int | None:
-        """The vocabulary size of the corpus with this hash; None if not known yet."""
+        """The vocabulary size of that corpus."""
         ...
 
 
@@ -79,14 +80,13 @@ class Corpora:
 
     base: Corpus
     own: Mapping[Key, Corpus] | None = None
-    _by_hash: dict[str, Corpus] = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        every = [self.base, *(self.own or {}).values()]
-        object.__setattr__(self, "_by_hash", {each.sha256: each for each in every})
+    @cached_property
+    def _by_hash(self) -> dict[str, Corpus]:
+        return {each.sha256: each for each in (self.base, *(self.own or {}).values())}
 
     def of(self, words: Sequence[str]) -> Corpus:
-        """The corpus of an arm with these words, a recipe and overrides.
+        """The corpus of an arm with these words.
 
         Raises:
             InputError: the words ask for another corpus than the one that was given.
@@ -101,15 +101,12 @@ class Corpora:
         return self.base
 
     def fixed(self, words: Sequence[str], budget: Budget) -> dict[str, Any]:
-        """As `ArmCorpora.fixed`."""
         return {**self.of(words).settings(), "budget": {"limit": budget}}
 
     def rows(self, sha256: str | None) -> int:
-        """The number of rows of the corpus with this hash."""
         return self._by_hash[sha256 or self.base.sha256].rows
 
     def vocabulary(self, sha256: str | None) -> int:
-        """The vocabulary size of the corpus with this hash."""
         return self._by_hash[sha256 or self.base.sha256].vocab_size
 
     @property

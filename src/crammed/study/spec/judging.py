@@ -10,7 +10,7 @@ import re
 from crammed.tasks.task import WITHOUT_FINETUNING, suite_names
 
 OWN = re.compile(r"(.+\.ya?ml)(?:\.(.+))?")
-"""A suite's file, and perhaps one of its tasks."""
+"""A suite's file and, after a dot, one of its tasks."""
 
 
 def parted(name: str) -> tuple[str, str, str]:

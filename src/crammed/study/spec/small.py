@@ -1,11 +1,10 @@
 """Studies at any budget: recipes scaled down in proportion, and values multiplied by factors.
 
-The paper's recipes are for a day on a GPU. A study whose file has a ``small`` form takes them as
-they are if its budget is enough for the base's own size, and otherwise scales them down: the base
-to the size and batch that `crammed.rules.sizing` gives, every other recipe so that its ratio to the
-base stays. Learning rates that follow the width are multiplied by the square root of the factor by
-which a model is narrower, as in `crammed.rules.sizing`. Initial standard deviations stay: larger
-ones were tried, and are worse.
+The paper's recipes are for a day on a GPU. If a study has a ``small`` form and its budget is too
+little for them, the base gets the size and batch that `crammed.rules.sizing` gives, and every other
+recipe keeps its ratio to the base. Learning rates that follow the width are multiplied by the
+square root of the factor by which a model is narrower. Initial standard deviations stay, because
+larger ones were worse.
 
 Arms may set ``key*=factor``, which multiplies the value that the arm would have without it.
 """
@@ -31,8 +30,6 @@ NARROWEST = 8
 """Widths are multiples of this, so that heads can have a width that suits rotary positions."""
 FEWEST_HEADS = 4
 """So many heads are left of a recipe in small, so that an arm can have a quarter of them."""
-CHANGED = ("model.layers", "model.width", "model.head_dim", "batch.rows")
-"""What scaling a recipe down changes, besides `rates_of_width`."""
 
 Values = dict[str, Any]
 
@@ -41,7 +38,6 @@ def scaled_down(full: RunConfig, fitted: RunConfig, but: Iterable[str]) -> RunCo
     """A recipe in the size that suits a budget, or as it is if it is no larger.
 
     Args:
-        full: the recipe as it is.
         fitted: the recipe with what follows from the budget.
         but: keys that were typed, whose values stay.
     """
@@ -53,13 +49,7 @@ def scaled_down(full: RunConfig, fitted: RunConfig, but: Iterable[str]) -> RunCo
 
 
 def in_proportion(config: RunConfig, full: RunConfig, small: RunConfig) -> RunConfig:
-    """A recipe scaled down by the ratios of `small` to `full`.
-
-    Args:
-        config: the recipe as it is.
-        full: the base of the study as it is.
-        small: the base as `scaled_down` gives it.
-    """
+    """A recipe scaled down as the study's base was, from `full` to `small`."""
     if small == full:
         return config
     width = _whole_width(config.model.width * small.model.width / full.model.width)
@@ -67,18 +57,15 @@ def in_proportion(config: RunConfig, full: RunConfig, small: RunConfig) -> RunCo
     rows = _whole(config.batch.rows * small.batch.rows / full.batch.rows)
     changed: Values = {
         "model.layers": layers,
-        "batch.rows": rows,
+        "model.width": width,
         "model.head_dim": head_dim(width, FEWEST_HEADS),
+        "batch.rows": rows,
     }
-    return _unchecked(config, {**_narrowed(config, width), **changed, "model.width": width})
+    return _unchecked(config, {**_narrowed(config, width), **changed})
 
 
 def in_rows_of(config: RunConfig, length: int) -> RunConfig:
-    """The configuration with the batch that keeps its tokens per update at another row length.
-
-    Args:
-        length: tokens of a row; the number of rows is rounded.
-    """
+    """The configuration with about as many tokens per update in rows of another length."""
     if length == config.data.row_length:
         return config
     rows = _whole(config.batch.rows * config.data.row_length / length)
@@ -87,8 +74,8 @@ def in_rows_of(config: RunConfig, length: int) -> RunConfig:
 
 def scaled_words(config: RunConfig, but: Iterable[str] = ()) -> list[str]:
     """Overrides with the values that scaling changes, except for some keys."""
-    keys = (*CHANGED, *rates_of_width(config))
-    values = values_of(config, [key for key in keys if key not in but])
+    shape = ("model.layers", "model.width", "model.head_dim", "batch.rows")
+    values = values_of(config, [k for k in (*shape, *rates_of_width(config)) if k not in but])
     return [f"{key}={value}" for key, value in values.items() if value is not None]
 
 
@@ -135,7 +122,6 @@ def resolved(own: Sequence[str], config: RunConfig, proportional: bool) -> tuple
 
 
 def _with_own(config: RunConfig, words: Sequence[str]) -> RunConfig:
-    """The configuration with the values of an arm, such as another optimizer with its own rates."""
     own = parse_overrides([word for word in of_training(words) if "=" in word])
     try:
         return RunConfig.model_validate(overlaid(config.model_dump(mode="json"), own, RunConfig))
@@ -167,11 +153,7 @@ def _narrowed(config: RunConfig, width: int) -> Values:
 
 
 def _unchecked(config: RunConfig, values: Values) -> RunConfig:
-    """The configuration with other values, which an arm may yet replace: it is checked as a whole.
-
-    Args:
-        values: by dotted keys, of the right types.
-    """
+    """The configuration with other values: an arm may replace them, and is checked as a whole."""
     for key, value in values.items():
         section, _, name = key.partition(".")
         own = getattr(config, section).model_copy(update={name: value})
