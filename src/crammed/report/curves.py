@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from crammed.errors import InputError
 from crammed.quantity import quantity
-from crammed.report.drawing import COLOURS, INK, WIDTH, as_svg, drawn
+from crammed.report.drawing import COLOURS, INK, as_svg, drawn, new_figure
 from crammed.runs.logs import heldout_losses, read_events, read_metrics
 from crammed.study.result import RATES, Run, StudyResult, run_folder
 
@@ -86,8 +85,7 @@ def curves_figure(
     curves: Mapping[str, Sequence[RunCurve]], lines: Mapping[str, Line], axis: str, measure: str
 ) -> str:
     """Loss against one of `AXES`, as SVG; `measure` is what arms are compared by."""
-    figure = Figure(figsize=(WIDTH, 3.9))
-    axes = figure.add_subplot()
+    figure, axes = new_figure(3.9)
     factor, unit = (1.0, "") if axis == "tokens" else _unit(curves)
     for arm, seeds in curves.items():
         colour, dashes = lines[arm]
@@ -108,12 +106,11 @@ def unit_text(measure: str) -> str:
 
 
 def pattern(dashes: str) -> Any:
-    """Dashes in matplotlib's form."""
     return "solid" if dashes == "none" else (0, [float(part) / 1.5 for part in dashes.split()])
 
 
 def _unit(curves: Mapping[str, Sequence[RunCurve]]) -> tuple[float, str]:
-    """The seconds in a unit of time that suits the longest run, and the unit's name."""
+    """A unit of time that suits the longest run, in seconds and by its name."""
     longest = max(curve.seconds[-1] for seeds in curves.values() for curve in seeds)
     sizes = ((3600.0, "hours"), (60.0, "minutes"))
     return next((size for size in sizes if longest >= 3 * size[0]), (1.0, "seconds"))

@@ -13,6 +13,7 @@ from warnings import catch_warnings, simplefilter
 
 import matplotlib
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from crammed.errors import in_one_line
@@ -55,8 +56,8 @@ OF_THE_PAGE = {
 def drawn(draw: Callable[Arguments, Text]) -> Callable[Arguments, Text]:
     """Have a function draw in our style, whatever the user's settings of matplotlib are.
 
-    If it fails, for whatever reason, a paragraph that says so takes the place of the figure, and
-    so does a line for the user: the rest of the page is worth more than one figure.
+    If it fails, a paragraph that says so takes the place of the figure, and so does a line for the
+    user: the rest of the page is worth more than one figure.
     """
 
     @wraps(draw)
@@ -89,6 +90,12 @@ def _our_style() -> Iterator[None]:
 def _say(reason: str) -> None:
     """Say once why figures are missing."""
     Progress(sys.stderr).line(f"report  without some figures, which could not be drawn: {reason}")
+
+
+def new_figure(height: float) -> tuple[Figure, Axes]:
+    """A figure so many inches high, and its axes."""
+    figure = Figure(figsize=(WIDTH, height))
+    return figure, figure.add_subplot()
 
 
 def as_svg(figure: Figure) -> str:

@@ -14,7 +14,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from crammed.data.statistics import BINS_A_TOKEN
 from crammed.quantity import quantity
-from crammed.report.drawing import COLOURS, FAINT, INK, WIDTH, as_svg, drawn
+from crammed.report.drawing import COLOURS, FAINT, INK, WIDTH, as_svg, drawn, new_figure
 
 Point = dict[str, Any]
 
@@ -22,11 +22,6 @@ MOST_POINTS = 600
 """Longer series are thinned to this many points, so that the file does not grow with the run."""
 FEW_POINTS = 20
 """Shorter series have a mark at each point."""
-
-
-def _figure(height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(WIDTH, height))
-    return figure, figure.add_subplot()
 
 
 def plain(text: str) -> str:
@@ -38,6 +33,11 @@ def thinned(records: Sequence[Point]) -> list[Point]:
     """At most `MOST_POINTS` of the records, the last one among them."""
     step = max(1, math.ceil(len(records) / MOST_POINTS))
     return [*records[:-1:step], *records[-1:]]
+
+
+def columns(records: Sequence[Point], key: str) -> tuple[list[float], list[float]]:
+    """The progress of records in percent, and a value of each."""
+    return [100 * each["u"] for each in records], [each[key] for each in records]
 
 
 def budget_axis(axes: Axes) -> None:
@@ -61,16 +61,14 @@ def loss_figure(runs: Sequence[Point]) -> str:
 
     Args:
         runs: each with ``label``, ``metrics`` and ``on_the_way`` (lists of records), ``unigram``,
-            and its ``summary``, which has the held-out loss of the trained model.
+            and ``summary``, which has the held-out loss of the trained model.
     """
-    figure, axes = _figure(4.0)
+    figure, axes = new_figure(4.0)
     alone = len(runs) == 1
     for run, colour in zip(runs, cycle(COLOURS), strict=False):
-        points = thinned(run["metrics"])
-        label = "training" if alone else plain(run["label"])
-        u = [100 * p["u"] for p in points]
-        line = 1.1 if alone else 1.6
-        axes.plot(u, [p["loss"] for p in points], color=colour, linewidth=line, label=label)
+        label, line = ("training", 1.1) if alone else (plain(run["label"]), 1.6)
+        u, loss = columns(thinned(run["metrics"]), "loss")
+        axes.plot(u, loss, color=colour, linewidth=line, label=label)
         for rate in (0.15, 0.25) if alone else (0.15,):
             _heldout_points(axes, run, rate, INK if alone else colour, labelled=alone)
     if alone:
@@ -97,14 +95,9 @@ def _heldout_points(axes: Axes, run: Point, rate: float, colour: str, *, labelle
     if rate != 0.15:
         shape["markerfacecolor"] = "white"
     if run["on_the_way"]:
-        axes.plot(
-            [100 * p["u"] for p in run["on_the_way"]],
-            [p[f"loss@{rate}"] for p in run["on_the_way"]],
-            markersize=3.5,
-            linewidth=0.8,
-            label=name if labelled else None,
-            **shape,
-        )
+        u, losses = columns(run["on_the_way"], f"loss@{rate}")
+        label = name if labelled else None
+        axes.plot(u, losses, markersize=3.5, linewidth=0.8, label=label, **shape)
     axes.plot(
         [100 * min(1.0, summary.u)],
         [summary.heldout[f"loss@{rate}"]],
@@ -130,11 +123,9 @@ def progress_figure(metrics: Sequence[Point]) -> str:
     figure = Figure(figsize=(WIDTH, 0.9 + 1.25 * len(panels)))
     for number, (key, label, records) in enumerate(panels, 1):
         axes = figure.add_subplot(len(panels), 1, number)
-        points = thinned(records)
-        u, values = ([p[name] for p in points] for name in ("u", key))
-        mark = "o" if len(points) < FEW_POINTS else None
-        colour = COLOURS[number - 1]
-        axes.plot([100 * x for x in u], values, color=colour, marker=mark, markersize=4)
+        u, values = columns(thinned(records), key)
+        mark = "o" if len(u) < FEW_POINTS else None
+        axes.plot(u, values, color=COLOURS[number - 1], marker=mark, markersize=4)
         axes.set_ylim(0, 1.1 * max(values) or 1.0)
         axes.yaxis.set_major_locator(MaxNLocator(4))
         axes.yaxis.set_major_formatter(lambda y, _: quantity(y) if y >= 1 else f"{y:g}")
@@ -152,15 +143,12 @@ def progress_figure(metrics: Sequence[Point]) -> str:
 def scores_figure(tasks: Mapping[str, Any]) -> str | None:
     """Every task's seeds as dots, with median and interval; the untrained model below it.
 
-    A diamond is TF-IDF with a linear model.
-
-    Returns:
-        None if every task failed.
+    A diamond is TF-IDF with a linear model. None if every task failed.
     """
     names = [name for name, entry in tasks.items() if "failed" not in entry]
     if not names:
         return None
-    figure, axes = _figure(1.1 + 0.5 * len(names))
+    figure, axes = new_figure(1.1 + 0.5 * len(names))
     for row, name in enumerate(reversed(names)):
         untrained = tasks[name].get("untrained", {})
         for part, colour, place in (
@@ -189,11 +177,7 @@ def scores_figure(tasks: Mapping[str, Any]) -> str | None:
 
 @drawn
 def documents_figure(statistics: Mapping[str, Any]) -> str:
-    """Histograms of documents: by length in tokens, and by tokens per character.
-
-    Args:
-        statistics: the histograms of `Statistics.summary`.
-    """
+    """Histograms of documents by length in tokens, and by tokens per character."""
     figure = Figure(figsize=(WIDTH, 2.6))
     left, right = figure.subplots(1, 2)
     ticks = _bars(left, statistics["document_tokens"], COLOURS[0])

@@ -129,7 +129,6 @@ def losses_of(path: Path) -> dict[str, Any]:
 
 
 def _load_run(path: Path) -> dict[str, Any]:
-    """What the page says about a run, including its figures."""
     config, losses = read_config(path), losses_of(path)
     summary, events = losses["summary"], losses["events"]
     early, choice = summary.early_end, read_choice(path) or Choice()
@@ -178,11 +177,7 @@ def _all_scores(run: Path) -> dict[str, Any]:
 
 
 def _scores(scores: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """What a model was evaluated on: suites of tasks, BLiMP, held-out text.
-
-    Args:
-        folder: the evaluation folder.
-    """
+    """What a model was evaluated on: suites of tasks, BLiMP, held-out text."""
     suites, protocol = scores["suites"], scores.get("protocol", {})
     tasks = {
         name: {
@@ -209,7 +204,6 @@ def _scores(scores: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _trouble(events: list[dict[str, Any]]) -> list[str]:
-    """A sentence for each kind of trouble in training."""
     sentences = []
     for of, name in (("loss", "loss"), ("grad_norm", "gradient norm")):
         found = sorted({e["update"] for e in events if e["event"] == "spike" and e.get("of") == of})
@@ -246,7 +240,7 @@ def _stages(events: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _corpus(path: Path) -> dict[str, Any] | None:
-    """What the page says about the run's own corpus, if it still exists."""
+    """What the page says about the run's own corpus; None if it is elsewhere, or was deleted."""
     try:
         corpus = Corpus(path)
     except InputError:  # it is elsewhere, or was deleted to free the disk

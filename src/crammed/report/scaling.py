@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator
 
 from crammed.quantity import quantity
 from crammed.report.curves import Line, pattern, unit_text
-from crammed.report.drawing import COLOURS, FAINT, WIDTH, as_svg, drawn
+from crammed.report.drawing import COLOURS, FAINT, as_svg, drawn, new_figure
 from crammed.report.figures import plain
 from crammed.study.findings.exchange import Cell
 from crammed.study.findings.laws import laws_of
@@ -22,9 +22,6 @@ from crammed.study.result import StudyResult
 
 def scaling(study: StudyResult, lines: Mapping[str, Line]) -> dict[str, Any] | None:
     """Figures of a study on several budgets; None if fewer than two have finished.
-
-    Args:
-        lines: how each arm is drawn, by its name without a budget.
 
     Returns:
         ``{"flops", "sizes", "laws"}``: loss against FLOPs; loss against parameters, a curve for
@@ -68,10 +65,9 @@ def _flops_figure(
 
 @drawn
 def _sizes_figure(cells: Sequence[Cell], unit: str) -> str:
-    """Loss against parameters, a curve for each type and budget."""
     figure, axes = _logarithmic("parameters", unit)
-    labels, types = (list(dict.fromkeys(each)) for each in zip(
-        *((cell.label, cell.type) for cell in cells), strict=True))  # fmt: skip
+    labels = list(dict.fromkeys(cell.label for cell in cells))
+    types = list(dict.fromkeys(cell.type for cell in cells))
     for label, kind in ((label, kind) for label in labels for kind in types):
         own = [cell for cell in cells if (cell.label, cell.type) == (label, kind)]
         own.sort(key=lambda cell: cell.parameters)
@@ -89,8 +85,7 @@ def _sizes_figure(cells: Sequence[Cell], unit: str) -> str:
 
 
 def _logarithmic(title: str, unit: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(WIDTH, 3.9))
-    axes = figure.add_subplot()
+    figure, axes = new_figure(3.9)
     axes.set_xscale("log")
     axes.set_xlabel(f"{title} (log scale)")
     axes.set_ylabel(f"held-out loss, {unit}")

@@ -1,7 +1,7 @@
 """The page of a study: how its arms differ, how certain that is, what they cost, and their curves.
 
-It needs only ``study.json``, as the records keep it. If the folders of the runs still exist, the
-page also has their curves and links to their own pages.
+It needs only ``study.json``. If the folders of the runs still exist, the page also has their curves
+and links to their own pages.
 """
 
 from __future__ import annotations
@@ -91,7 +91,6 @@ def _part(
     curves: Mapping[str, Sequence[RunCurve]],
     lines: Mapping[str, Line],
 ) -> Json:
-    """What the page says about one budget of a study; most studies have a single one."""
     names = {arm: at(arm, label) if label else arm for arm in part.arms}
     own = {arm: curves[name] for arm, name in names.items() if name in curves}
     return {
@@ -169,8 +168,9 @@ def _forest(study: StudyResult, measure: str) -> Json:
                 "untrained": table.untrained_text(study, row["arm"], measure),
             }
         rows.append(shown)
-    ticks = [{"place": place(tick), "text": f"{tick:+.{digits}f}" if tick else "0"}
-             for tick, digits in _ticks(limit)]  # fmt: skip
+    ticks = [
+        (place(tick), f"{tick:+.{digits}f}" if tick else "0") for tick, digits in _ticks(limit)
+    ]
     return {
         "measure": measure,
         "title": table.title_of(study, measure),
@@ -229,7 +229,6 @@ def _changes(study: StudyResult) -> list[Json]:
 
 
 def _runs(study: StudyResult, links: Mapping[tuple[str, str], str]) -> list[Json]:
-    """Every run: its measures, or why it failed, and the link to its page."""
     measures = table.judged_by(study)
     return [
         {

@@ -1,7 +1,7 @@
 """The live page of `crammed watch`: the runs below a folder, laid over each other. It only reads.
 
 The server listens on the loopback interface alone, and answers only those who ask for it by that
-name, so that no page of others can read along. One request is answered at a time.
+name, so that no page of others can read along.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from crammed.errors import InputError
 from crammed.report.drawing import COLOURS, WIDTH, as_svg, drawn
-from crammed.report.figures import Point, budget_axis, norm_axis, plain, thinned
+from crammed.report.figures import Point, budget_axis, columns, norm_axis, plain, thinned
 from crammed.report.page import HELDOUT_NUMBERS, rendered
 from crammed.runs.listing import Listed, list_runs
 from crammed.runs.logs import heldout_losses, read_events, read_metrics
@@ -43,9 +43,8 @@ class Followed:
     """A run on the page.
 
     Attributes:
-        place: its place among the colours; None if it is only listed.
-        points: its log points, if it is drawn.
-        heldout: its held-out measurements during training, likewise.
+        place: its place among the colours; None if it is only listed, without points.
+        points: its log points; `heldout` are its held-out measurements during training.
     """
 
     listed: Listed
@@ -56,11 +55,9 @@ class Followed:
 
     @property
     def link(self) -> str:
-        """The address of the page with this run alone."""
         return f"?run={quote(self.listed.path, safe='', errors='surrogateescape')}"
 
     def last(self, name: str) -> float | None:
-        """A number of the last log point."""
         value = self.points[-1].get(name) if self.points else None
         if isinstance(value, int | float) and math.isfinite(value):
             return float(value)
@@ -82,9 +79,9 @@ def live_page(folder: Path, alone: str | None = None, last: str | None = None) -
     """The page of the runs below a folder.
 
     Args:
-        last: one of `ZOOMS`; anything else draws all progress.
         alone: the path of the only run to draw; None draws as many as there are colours, those
             that are running first, then those that changed last.
+        last: one of `ZOOMS`; anything else draws all progress.
 
     Raises:
         InputError: there is no such folder.
@@ -111,7 +108,6 @@ def live_page(folder: Path, alone: str | None = None, last: str | None = None) -
 
 
 def _query(alone: str | None, last: str | None) -> str:
-    """The query of the page with this run alone and this zoom, if they are named."""
     named = {name: value for name, value in (("run", alone), ("last", last)) if value is not None}
     return urlencode(named, errors="surrogateescape")
 
@@ -160,11 +156,9 @@ def live_figure(runs: Sequence[Followed], span: tuple[float, float] = (0.0, 1.0)
         assert run.place is not None
         colour, name = COLOURS[run.place], plain(run.listed.path)
         points = run.points if run.points[-1]["u"] >= span[0] else []
-        u, loss = ([scale * p[key] for p in points] for key, scale in (("u", 100), ("loss", 1)))
-        losses.plot(u, loss, color=colour, linewidth=1.2, label=name)
+        losses.plot(*columns(points, "loss"), color=colour, linewidth=1.2, label=name)
         known = [p for p in points if 0.0 < (p.get("grad_norm") or 0.0) < math.inf]
-        at, norm = [100 * p["u"] for p in known], [p["grad_norm"] for p in known]
-        norms.plot(at, norm, color=colour, linewidth=1.2)
+        norms.plot(*columns(known, "grad_norm"), color=colour, linewidth=1.2)
         heldout = [p for p in run.heldout if math.isfinite(p["loss@0.15"])]
         dots = {"marker": "o", "linestyle": "", "color": colour, "clip_on": False}
         for axes, chosen, what, key, more in (
@@ -176,8 +170,7 @@ def live_figure(runs: Sequence[Followed], span: tuple[float, float] = (0.0, 1.0)
             if seen:
                 group = f"values-{run.place}-{len(values)}"
                 values[group] = [f"{run.listed.path}\n{_words(p, what, key)}" for p in seen]
-                x, y = ([scale * p[k] for p in seen] for k, scale in (("u", 100), (key, 1)))
-                axes.plot(x, y, gid=group, **dots, **more)
+                axes.plot(*columns(seen, key), gid=group, **dots, **more)
     for axes, label in ((losses, "loss, nats per token"), (norms, "gradient norm")):
         budget_axis(axes)
         axes.set_xlim(begin, max(end, begin + 1e-3))
@@ -201,7 +194,7 @@ def with_titles(svg: str, values: Mapping[str, Sequence[str]]) -> str:
     """SVG whose marks say their values under the pointer, which needs no script.
 
     Args:
-        values: what each mark of a group says, by the group's id, in their order.
+        values: what the marks of each group say, by the group's id.
     """
 
     def titled(group: re.Match[str]) -> str:
@@ -216,10 +209,7 @@ def with_titles(svg: str, values: Mapping[str, Sequence[str]]) -> str:
 
 
 class Server(HTTPServer):
-    """Serves the page of a folder on the loopback interface.
-
-    Args:
-        port: 0 takes a free one.
+    """Serves the page of a folder on the loopback interface, one request at a time.
 
     Raises:
         InputError: the port is in use, or not for us.
@@ -236,7 +226,6 @@ class Server(HTTPServer):
 
     @property
     def address(self) -> str:
-        """What to type in a browser."""
         return f"http://127.0.0.1:{self.server_port}/"
 
 

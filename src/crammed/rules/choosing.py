@@ -2,8 +2,7 @@
 
 The rules are those of `sizing`. With a time budget they need the speed of the device, which varies
 with the model's size: the first choice uses the nominal speed, then the device is measured at the
-chosen size and the choice is repeated, until it falls on a size already measured. Budgets of
-tokens, updates and FLOPs need no speed.
+chosen size and the choice is repeated, until it falls on a size already measured.
 """
 
 from __future__ import annotations
@@ -78,11 +77,6 @@ class Asked:
         """The dotted keys that the command sets."""
         return tuple(sorted(flat(self.typed)))
 
-    @property
-    def needs_speed(self) -> bool:
-        """Whether the choice depends on how fast the device is."""
-        return bool(self.open) and self.config.budget.limit.kind == "time"
-
     def like(self, other: RunConfig) -> RunConfig:
         """The configuration with `other`'s values for the open keys."""
         taken = values_of(other, self.open)
@@ -125,7 +119,6 @@ class Chosen:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The chosen values, by key."""
         return values_of(self.config, self.choice.follows)
 
 
@@ -157,7 +150,7 @@ def choose(
     if asked.vocabulary is not None:
         made = choose(asked.counted, rows, measure, nominal)
         return replace(made, config=asked.saved(made.config))
-    if not asked.needs_speed:
+    if asked.config.budget.limit.kind != "time":
         return Chosen(asked.nominally(rows, nominal), Choice(follows=asked.open))
     speed = nominal or nominal_speed(asked.config.compute)
     measured: dict[tuple[int, int], float] = {}

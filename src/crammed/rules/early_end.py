@@ -23,7 +23,7 @@ def ended_short(
 ) -> str | None:
     """How training ended well before the end of its schedule, and what to do; None if it did not.
 
-    So does a run that lost much of its budget, though its schedule may be complete.
+    A run that lost much of its budget ended short, too, though its schedule may be complete.
 
     Args:
         u: progress at the end of training.
@@ -56,13 +56,8 @@ def lost_share(config: RunConfig, seconds: float) -> float:
     return seconds / limit.limit if limit.kind == "time" and charged else 0.0
 
 
-def text_is_read(config: RunConfig, rows: int | None, tokens: int) -> bool:
-    """Whether one more update would pass `budget.most_epochs`.
-
-    Args:
-        rows: number of rows in the corpus; None if there is none yet.
-        tokens: how many tokens the run has read.
-    """
+def text_is_read(config: RunConfig, rows: int, tokens: int) -> bool:
+    """Whether one more update would pass `budget.most_epochs` of a corpus of so many rows."""
     return tokens + config.batch.rows * config.data.row_length > config.most_tokens(rows)
 
 
@@ -89,11 +84,7 @@ class EarlyEnd(BaseModel):
     def of(
         cls, config: RunConfig, rows: int, text_bytes: float | None, epochs: float, share: float
     ) -> EarlyEnd | None:
-        """The end of a run that spends `share` of its budget; None if that is nearly all, or none.
-
-        Args:
-            rows: number of rows in the corpus.
-        """
+        """The end of a run that spends a share of its budget; None if it is nearly all, or none."""
         if not 0.0 < share < NEARLY_ALL:
             return None
         limit, text_tokens = config.budget.limit, rows * config.data.row_length
@@ -107,11 +98,7 @@ class EarlyEnd(BaseModel):
         )
 
     def words(self, *, over: bool) -> str:
-        """A clause about the corpus: how it ends the run, and how much text could be used.
-
-        Args:
-            over: whether the run has ended.
-        """
+        """A clause about the corpus: how it ends the run, and how much text could be used."""
         times = 1.0 / self.share
         size = f"{quantity(times * self.text_tokens)} tokens"
         if self.text_bytes is not None:

@@ -31,11 +31,7 @@ def suited_rates(config: RunConfig) -> dict[str, float]:
 
 
 def far_too_high(config: RunConfig, follows: Collection[str] = ()) -> str | None:
-    """What to type instead of rates that are far too high; None if none is.
-
-    Args:
-        follows: keys that were left open; their rates are not checked.
-    """
+    """What to type instead of rates that are far too high, unless `follows` has left them open."""
     own = config.optim.model_dump()
     high = {
         key: suited

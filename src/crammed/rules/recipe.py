@@ -30,7 +30,6 @@ def recipe_names() -> list[str]:
 
 
 def _read_recipe(recipe: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The recipe's sections as plain values, merged over those it extends."""
     if recipe in seen:
         raise InputError(f"recipe {recipe} extends itself: {' -> '.join((*seen, recipe))}")
     values = read_yaml("recipe", recipe, resources.files("crammed") / "recipes")
@@ -69,9 +68,7 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def typed(recipe: str | None, overrides: Sequence[str], fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """What a command sets, by section, without what it leaves to its recipe.
-
-    The arguments are those of `ask`.
+    """What a command sets, by section, without what it leaves to its recipe; arguments as `ask`'s.
 
     Raises:
         InputError: as `parse_overrides`.
@@ -91,14 +88,13 @@ def ask(
 
     ``model.max_length`` is raised to the length of the data's rows, unless `overrides` or `fixed`
     set it. ``follows_budget`` in `overrides` opens the keys it lists even where the recipe sets
-    them, as `fit` opens all of them.
+    them.
 
     Args:
         recipe: the name of a built-in recipe or a file; None is `DEFAULT`.
         overrides: each ``key.path=value``.
         fixed: values by section, set by command-line options.
-        fit: open every key that has a rule, even where the recipe sets it; what `overrides` and
-            `fixed` set stays.
+        fit: open every key that has a rule, unless `overrides` or `fixed` set it.
 
     Raises:
         InputError: an unknown recipe, key or value; all errors at once, one per line.
@@ -146,7 +142,6 @@ def _check_order(order: OrderConfig) -> None:
 
 
 def _following(values: Mapping[str, Any], recipe: str) -> list[str]:
-    """The keys listed under ``follows_budget``, each once."""
     keys = values.get(FOLLOWS) or []
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise InputError(f"recipe {recipe}: follows_budget must be a list of keys")
@@ -162,9 +157,8 @@ def _check_listed(
     """Check that a ``follows_budget`` override leaves no key without a rule or a value.
 
     Args:
-        listed: the keys that the override lists.
-        recipes: those that the recipe lists, which the override replaces.
-        values: those of the recipe with everything typed merged over them.
+        listed: the keys that the override lists, in place of those of the recipe, `recipes`.
+        values: of the recipe, with everything typed merged over them.
     """
     refuse_unruled(listed)
     rates = {key for key in FOLLOWERS if key.startswith("optim.")} - {*rates_of_width(config)}
@@ -187,11 +181,10 @@ def load_config(
     speed: float | None = None,
     rows: int | None = None,
 ) -> RunConfig:
-    """Resolve a recipe for a device of a given speed.
+    """Resolve a recipe for a device of so many FLOP/s; the other arguments are `ask`'s.
 
     Args:
-        overrides, fixed: as in `ask`.
-        speed: FLOP/s of the device; None is the nominal speed of this machine.
+        speed: None is the nominal speed of this machine.
         rows: number of rows in the corpus; None if there is no corpus yet.
 
     Raises:

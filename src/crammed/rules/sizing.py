@@ -1,10 +1,8 @@
-"""The values that follow from the budget: a recipe lists them, and these rules fill them in.
+"""The values that follow from the budget: a recipe lists their keys, and these rules fill them in.
 
 The budget and the device determine how many tokens a model of a given size can be trained on; the
-size, the batch and the learning rate follow from that number. A recipe lists the keys under
-`follows_budget`; a value set by the recipe or on the command line stays as it is.
-
-The speed of the device is an argument here; `choosing` says where it comes from.
+size, the batch and the learning rate follow from that number. What the recipe or the command line
+sets stays. `choosing` says where the speed of the device comes from.
 """
 
 from __future__ import annotations
@@ -116,11 +114,7 @@ def follow_budget(
 
 
 def with_rates(config: RunConfig, keys: Collection[str], rate: float) -> RunConfig:
-    """`config` with the learning rates among `keys` that follow from the width.
-
-    Args:
-        rate: AdamW's.
-    """
+    """`config` with the learning rates among `keys` that follow from the width, given AdamW's."""
     rates = set(keys).intersection(rates_of_width(config))
     if "optim.lr" in rates:
         config = with_values(config, {"optim.lr": rate})
@@ -130,7 +124,6 @@ def with_rates(config: RunConfig, keys: Collection[str], rate: float) -> RunConf
 
 
 def refuse_unruled(keys: Collection[str]) -> None:
-    """Raise `InputError` if there is no rule for one of these keys."""
     if unknown := sorted(set(keys) - set(FOLLOWERS)):
         raise InputError(
             f"follows_budget: there is no rule for {', '.join(unknown)}; the keys with a rule are "
@@ -175,7 +168,6 @@ class Candidate:
 
     @property
     def tokens_that_count(self) -> float:
-        """Tokens of the first `most_epochs` epochs."""
         if not self.epochs:
             return self.tokens
         return min(1.0, self.most_epochs / self.epochs) * self.tokens
@@ -193,17 +185,17 @@ def epochs_that_count(config: RunConfig) -> float:
 
 
 def tokens_per_parameter(parameters: int) -> float:
-    """How many tokens per weight a model needs, given the weights of its layers' matrices."""
+    """How many tokens per weight a model with so many weights in its layers' matrices needs."""
     return TOKENS_OF_SMALL if parameters < SMALL else TOKENS_OF_LARGE
 
 
 def best_of(sizes: Sequence[Candidate]) -> tuple[int, str]:
     """The index of the size to train, given sizes in ascending order, and the reason.
 
-    This is the largest that gets its `tokens_per_parameter`, or the smallest if none does; epochs
-    beyond `epochs_that_count` do not count. So a larger budget never chooses a smaller size, and
-    little text never chooses a large one. It is a rule of thumb: the loss depends little on the
-    size (Geiping and Goldstein 2022, section 4.2), so half or twice the size is no mistake.
+    This is the largest that gets its `tokens_per_parameter`, or the smallest if none does. So a
+    larger budget never chooses a smaller size, and little text never chooses a large one. It is a
+    rule of thumb: the loss depends little on the size (Geiping and Goldstein 2022, section 4.2),
+    so half or twice the size is no mistake.
     """
     needed = [tokens_per_parameter(size.parameters) * size.parameters for size in sizes]
     fed = [n for n, size in enumerate(sizes) if size.tokens_that_count >= needed[n]]
@@ -274,16 +266,7 @@ def expected_tokens(
 
 
 def expected_seconds(config: RunConfig, rows: float | None = None) -> float:
-    """How many seconds a run will take at the nominal speed.
-
-    A time budget is spent in full, unless the length of the text ends the run.
-
-    Args:
-        rows: as in `expected_tokens`.
-
-    Raises:
-        InputError: this machine has no such device.
-    """
+    """How many seconds a run will take at the nominal speed; otherwise as `expected_tokens`."""
     budget = config.budget.limit
     if budget.kind == "time" and math.isinf(config.most_tokens(rows)):
         return budget.limit
@@ -292,15 +275,9 @@ def expected_seconds(config: RunConfig, rows: float | None = None) -> float:
 
 
 def seconds_a_shape(config: RunConfig, rows: float | None = None) -> float:
-    """The expected seconds of a run per shape that may have to be compiled.
+    """The `expected_seconds` of a run per shape that may have to be compiled.
 
     Every combination of a batch size of the ramp and a mask rate may be a shape of its own.
-
-    Args:
-        rows: as in `expected_tokens`.
-
-    Raises:
-        InputError: this machine has no such device.
     """
     batch, masking = config.batch, config.masking
     sizes = math.ceil(batch.rows / batch.ramp_quantum) if batch.ramp else 1
@@ -309,7 +286,7 @@ def seconds_a_shape(config: RunConfig, rows: float | None = None) -> float:
 
 
 def batch_tokens(tokens: float) -> float:
-    """Tokens of one update in a run of `tokens` tokens."""
+    """Tokens of an update in a run of so many."""
     wanted: float = BATCH_TOKENS * (tokens / BATCH_AT) ** BATCH_POWER
     return min(max(wanted, SMALLEST_BATCH), LARGEST_BATCH)
 
@@ -320,12 +297,9 @@ def vocabulary(width: int) -> int:
 
 
 def in_vocabulary(config: RunConfig, size: int | None) -> RunConfig:
-    """`config` with the vocabulary size of the corpus, for counting costs.
+    """`config` with the vocabulary size of the corpus, if there is one, for counting costs.
 
     Little text cannot fill the requested vocabulary, which makes each token cheaper.
-
-    Args:
-        size: None if there is no corpus yet, which keeps the requested size.
     """
     if size is None:
         return config
