@@ -113,16 +113,6 @@ def early_end(
     return EarlyEnd.of(config, rows, text_bytes, work.rows / rows, share)
 
 
-class _Simulated:
-    """A clock that only the simulation moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def _play(
     config: RunConfig, vocab_size: int, rows: int | None, speed: PartTimes
 ) -> tuple[Ledger, Work, float]:
@@ -130,19 +120,19 @@ def _play(
 
     Returns the ledger, the work, and the seconds charged by the end of its last update.
     """
-    clock = _Simulated()
-    ledger, work = Ledger(config.budget.charge, clock), Work()
+    now = 0.0
+    ledger, work = Ledger(config.budget.charge, lambda: now), Work()
     planner = Planner(config, vocab_size, rows, ledger)
     with ledger.account("compile"):
-        clock.now += speed.start + speed.compile
+        now += speed.start + speed.compile
     agenda = Agenda(config, ledger, planner.deadline.room_for)
     seconds = {"log": speed.log, "heldout": speed.evaluate, "checkpoint": speed.checkpoint}
     with ledger.account("step"):
         while (update := planner.next(work)) is not None:
             length = config.data.row_length // update.pieces
             predicted = update.pieces * predicted_positions(update.mask_rate, length)
-            clock.now += speed.seconds(update.rows, predicted)
-            clock.now += speed.first if work.updates == 0 else 0.0
+            now += speed.seconds(update.rows, predicted)
+            now += speed.first if work.updates == 0 else 0.0
             if not planner.deadline.met():
                 break
             work += update.cost
@@ -156,7 +146,7 @@ def _play(
                 )
             for what in agenda.due(u):
                 with agenda.booked(what, u):
-                    clock.now += seconds[what]
+                    now += seconds[what]
     ledger.charged()  # books the time up to now
     return ledger, work, planner.deadline.charged
 
@@ -164,7 +154,7 @@ def _play(
 def candidates(
     config: RunConfig, vocab_size: int, rows: int | None, tokens: int, suited: Chosen
 ) -> list[dict[str, Any]]:
-    """This recipe in other sizes, the cheapest first, up to `BEYOND` its own and the suited one.
+    """This recipe in other sizes, cheapest first, up to two beyond its own and the suited one.
 
     Every size is assumed to reach the FLOP/s of the measured one, unless it was measured as well;
     in truth, smaller ones reach somewhat less, and larger ones more.

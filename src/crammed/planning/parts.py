@@ -40,6 +40,9 @@ _BLOCK_SECONDS = 0.5
 """Updates are timed in blocks of about this length, within which a GPU's host may run ahead."""
 _MOST_IN_A_BLOCK = 16
 
+Source = Callable[[int], NDArray[np.int64]]
+"""Returns the next rows, as many as are asked for, [rows, row_length]."""
+
 
 @dataclass(frozen=True)
 class PartTimes:
@@ -128,11 +131,7 @@ def measure_speed(
 
 
 def _start(
-    config: RunConfig,
-    corpus: Corpus | None,
-    step: TrainStep,
-    source: Callable[[int], NDArray[np.int64]],
-    clock: Clock,
+    config: RunConfig, corpus: Corpus | None, step: TrainStep, source: Source, clock: Clock
 ) -> float:
     """Begin as `crammed.training.start` does; return the seconds it takes.
 
@@ -140,30 +139,20 @@ def _start(
     """
     took = 0.0
     if config.model.embedding_start != "random":
-        took += _embeddings(config, corpus, step, source, clock)
-    if (scaling := config.train.grad_init) is not None:
-        rows, one = source(2 * scaling.rows), scaling.model_copy(update={"updates": 1})
-        begin_with_scales(config, one, step, rows)
+        table = step.model.encoder.tokens.weight
+        rows = None if corpus is None else corpus.rows
+        planner = Planner(config, len(table), rows, Ledger(()))
+        count = rows_to_count(config, MOST_TOKENS if rows is None else rows, planner)
         began = clock()
-        begin_with_scales(config, one, step, rows)
+        begin_with_neighbours(table, source(count), config.model.first_embedding_std, config.seed)
+        took += clock() - began
+    if (scaling := config.train.grad_init) is not None:
+        ids, one = source(2 * scaling.rows), scaling.model_copy(update={"updates": 1})
+        begin_with_scales(config, one, step, ids)
+        began = clock()
+        begin_with_scales(config, one, step, ids)
         took += scaling.updates * (clock() - began)
     return took
-
-
-def _embeddings(
-    config: RunConfig,
-    corpus: Corpus | None,
-    step: TrainStep,
-    source: Callable[[int], NDArray[np.int64]],
-    clock: Clock,
-) -> float:
-    table = step.model.encoder.tokens.weight
-    rows = None if corpus is None else corpus.rows
-    planner = Planner(config, len(table), rows, Ledger(()))
-    count = rows_to_count(config, MOST_TOKENS if rows is None else rows, planner)
-    began = clock()
-    begin_with_neighbours(table, source(count), config.model.first_embedding_std, config.seed)
-    return clock() - began
 
 
 def _prepare(config: RunConfig, step: TrainStep, device: Device, clock: Clock) -> float:
@@ -182,7 +171,7 @@ class _Timer:
 
     config: RunConfig
     step: TrainStep
-    source: Callable[[int], NDArray[np.int64]]
+    source: Source
     device: Device
     clock: Clock
     numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -268,13 +257,8 @@ def _in_a_block(seconds: float) -> int:
     return max(1, min(_MOST_IN_A_BLOCK, round(_BLOCK_SECONDS / max(seconds, 1e-6))))
 
 
-def source_of(
-    config: RunConfig, corpus: Corpus | None, vocab_size: int
-) -> Callable[[int], NDArray[np.int64]]:
-    """A function that returns the next rows, as many as are asked for, [rows, row_length].
-
-    Without a corpus, they are random.
-    """
+def source_of(config: RunConfig, corpus: Corpus | None, vocab_size: int) -> Source:
+    """Where rows come from; without a corpus, they are random."""
     if corpus is None:
         draw, least = np.random.default_rng(0), max(FIRST_IDS.ids) + 1
         return lambda count: draw.integers(least, vocab_size, (count, config.data.row_length))

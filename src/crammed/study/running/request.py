@@ -87,8 +87,8 @@ def cost(request: Request, timing: Timing) -> Cost:
         corpora = Corpora(Corpus(request.corpus))
     else:
         corpora = planned_corpora(request.study, request.texts, request.budget, request.out)
-    given = (request.budget, request.seeds, request.out, request.jobs)
-    found = cost_of(_loaded(request, corpora), corpora, *given, timing, request.judges)
+    loaded = _loaded(request, corpora)
+    found = cost_of(loaded, corpora, *_limits(request), timing, request.judges)
     return found if request.cluster is None else replace(found, jobs=None)
 
 
@@ -100,7 +100,8 @@ def run(request: Request, progress: Progress) -> StudyResult:
     """
     before = read_result(request.out)
     check_data(request.judges, before.judges, before.measures())
-    choose = Chooser(request.out, threads_of(request.jobs), progress)
+    threads = threads_of(request.jobs)
+    choose = Chooser(request.out, threads, progress)
     corpora = _corpora(request, choose, progress)
     loaded = _loaded(request, corpora, choose)
     if same := left_out(request.study, loaded):
@@ -108,21 +109,13 @@ def run(request: Request, progress: Progress) -> StudyResult:
     configs = {arm: config_of(loaded, arm, corpora, request.budget) for arm in loaded.arms}
     if words := tuned_differently(configs, loaded.baseline, request.judges):
         progress.line(words)
-    threads = threads_of(request.jobs)
     loaded, paces = in_seconds(loaded, corpora, request.budget, request.out, threads, progress)
-    return run_study(
-        loaded,
-        corpora,
-        request.budget,
-        request.seeds,
-        request.out,
-        request.jobs,
-        progress,
-        choose.chosen,
-        request.judges,
-        request.cluster,
-        paces,
-    )
+    more = (choose.chosen, request.judges, request.cluster, paces)
+    return run_study(loaded, corpora, *_limits(request), progress, *more)
+
+
+def _limits(request: Request) -> tuple[Budget, int, Path, int]:
+    return request.budget, request.seeds, request.out, request.jobs
 
 
 def _loaded(request: Request, corpora: ArmCorpora, choose: Choose | None = None) -> Study:

@@ -103,7 +103,10 @@ def run_study(
         before, arms = read_result(out), begun_arms(study, seeds, out, judges)
         result = StudyResult(
             **_about_machine(jobs, before if not untrained else None),
-            **_about_study(study, budget),
+            budget=budget.text,
+            budgets={label: each.text for label, each in limits(study.budgets, budget).items()},
+            baseline=study.baseline,
+            description=study.description,
             chosen=dict(chosen or {}),
             paces={**before.paces, **(paces or {})},
             **_about_corpora(study, corpora, out, before),
@@ -116,12 +119,6 @@ def run_study(
             board = Board.of(study.arms, seeds, todo, Finished.of(arms), progress.clock)
             _train_all(commands, computes, board, result, out, place, progress)
     return result
-
-
-def _about_study(study: Study, budget: Budget) -> dict[str, Any]:
-    several = {label: each.text for label, each in limits(study.budgets, budget).items()}
-    about = {"baseline": study.baseline, "description": study.description}
-    return {"budget": budget.text, "budgets": several, **about}
 
 
 def _about_machine(jobs: int, before: StudyResult | None) -> dict[str, Any]:

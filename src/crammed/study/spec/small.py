@@ -43,8 +43,7 @@ def scaled_down(full: RunConfig, fitted: RunConfig, but: Iterable[str]) -> RunCo
     """
     if block_matrix_parameters(full.model) <= block_matrix_parameters(fitted.model):
         return full
-    width = fitted.model.width
-    moved = {**_narrowed(full, width), "model.head_dim": head_dim(width, FEWEST_HEADS)}
+    moved = _narrowed(full, fitted.model.width)
     return with_values(fitted, {key: value for key, value in moved.items() if key not in but})
 
 
@@ -55,12 +54,7 @@ def in_proportion(config: RunConfig, full: RunConfig, small: RunConfig) -> RunCo
     width = _whole_width(config.model.width * small.model.width / full.model.width)
     layers = _whole(config.model.layers * small.model.layers / full.model.layers)
     rows = _whole(config.batch.rows * small.batch.rows / full.batch.rows)
-    changed: Values = {
-        "model.layers": layers,
-        "model.width": width,
-        "model.head_dim": head_dim(width, FEWEST_HEADS),
-        "batch.rows": rows,
-    }
+    changed = {"model.layers": layers, "model.width": width, "batch.rows": rows}
     return _unchecked(config, {**_narrowed(config, width), **changed})
 
 
@@ -116,8 +110,8 @@ def resolved(own: Sequence[str], config: RunConfig, proportional: bool) -> tuple
     width = changed.get("model.width")
     if proportional and width is not None:
         set_by_arm = typed_keys(words) | changed.keys()
-        follow = {**_narrowed(config, width), "model.head_dim": head_dim(width, FEWEST_HEADS)}
-        changed |= {key: value for key, value in follow.items() if key not in set_by_arm}
+        follow = _narrowed(config, width).items()
+        changed |= {key: value for key, value in follow if key not in set_by_arm}
     return (*words, *(f"{key}={value}" for key, value in changed.items()))
 
 
@@ -146,10 +140,11 @@ def _multiplied(word: str, value: Any, text: str) -> int | float:
 
 
 def _narrowed(config: RunConfig, width: int) -> Values:
-    """Learning rates of the configuration at another width."""
+    """Learning rates and the width of heads for the configuration at another width."""
     factor = math.sqrt(config.model.width / width)
-    values = values_of(config, rates_of_width(config))
-    return {k: float(f"{v * factor:.6g}") for k, v in values.items() if v is not None}
+    rates = values_of(config, rates_of_width(config))
+    found = {k: float(f"{v * factor:.6g}") for k, v in rates.items() if v is not None}
+    return {**found, "model.head_dim": head_dim(width, FEWEST_HEADS)}
 
 
 def _unchecked(config: RunConfig, values: Values) -> RunConfig:
