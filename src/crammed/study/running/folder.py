@@ -21,7 +21,7 @@ from crammed.runs.directory import differing, read_config
 from crammed.runs.resuming import disagreements
 from crammed.runs.summary import read_summary
 from crammed.study.result import RESULT, Arm, Run, StudyResult, read_result, run_folder
-from crammed.study.running.judges import Judge, stale_suites, without_stale
+from crammed.study.running.judges import Judge, drop_stale
 from crammed.study.spec.arms import Study, merged
 from crammed.study.spec.budgets import at, limits, split
 from crammed.study.spec.corpora import ArmCorpora, Corpora, decides_corpus, of_training
@@ -66,9 +66,7 @@ def begun_arms(study: Study, seeds: int, out: Path, judges: Sequence[Judge]) -> 
             with suppress(InputError):  # a damaged result; the run itself will report it
                 if (run := result_of(run_folder(out, name, seed))) is not None:
                     arms[name].runs[str(seed)] = run
-    stale = stale_suites(judges, found.judges)
-    for arm in arms.values():
-        arm.runs = {number: without_stale(run, stale) for number, run in arm.runs.items()}
+    drop_stale(arms, judges, found.judges)
     return arms
 
 
@@ -275,8 +273,9 @@ def refuse_another(study: Study, corpora: Corpora, budget: Budget, seeds: int, o
     if finished and found.corpus != corpora.base.sha256:
         raise _another(out, "it was trained on another corpus")
     _compare_budgets(found, study, budget, out)
-    if finished:
-        _compare_baselines(found, study, out)
+    baseline = _own_name(found.baseline, found.budgets) if finished else ""
+    if baseline and baseline not in {_own_name(arm, study.budgets) for arm in study.arms}:
+        raise _another(out, f"its baseline {baseline} is no arm here")
     changed: dict[str, tuple[Any, Any]] = {}
     complete = True
     for arm in study.arms:
@@ -287,7 +286,7 @@ def refuse_another(study: Study, corpora: Corpora, budget: Budget, seeds: int, o
         today = config_of(study, arm, corpora, budget) if runs else None
         for seed, run in runs.items():
             if run is not None and today is not None:
-                _compare_run(run, seed, study.words(arm), corpora, budget, arm, out)
+                _compare_run(run, seed, study, arm, corpora, budget, out)
                 changed |= differing(run, today.model_copy(update={"seed": seed}))
     if changed and not complete:
         key, (was, now) = next(iter(changed.items()))
@@ -315,15 +314,9 @@ def config_of(
 
 
 def _compare_run(
-    run: RunConfig,
-    seed: int,
-    words: Sequence[str],
-    corpora: Corpora,
-    budget: Budget,
-    arm: str,
-    out: Path,
+    run: RunConfig, seed: int, study: Study, arm: str, corpora: Corpora, budget: Budget, out: Path
 ) -> None:
-    own, limit = split(words, budget)
+    own, limit = split(study.words(arm), budget)
     recipe, *overrides = of_training(own)
     fixed = {**corpora.fixed(own, limit), "seed": seed}
     if run.corpus != fixed["corpus"]:
@@ -341,13 +334,6 @@ def _compare_budgets(found: StudyResult, study: Study, budget: Budget, out: Path
         if not same and any(arm.endswith(at("", label) if label else "") for arm in begun):
             key = f"budgets.{label}" if label else "budget"
             raise _another(out, f"{key}: {text} there, {now.text if now else 'none'} here")
-
-
-def _compare_baselines(found: StudyResult, study: Study, out: Path) -> None:
-    """Check that the baseline of the finished runs is an arm here as well."""
-    before = _own_name(found.baseline, found.budgets)
-    if before and before not in {_own_name(arm, study.budgets) for arm in study.arms}:
-        raise _another(out, f"its baseline {before} is no arm here")
 
 
 def _own_name(arm: str, budgets: Mapping[str, Any]) -> str:

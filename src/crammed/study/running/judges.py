@@ -23,7 +23,7 @@ from crammed.files.folders import expanded
 from crammed.files.hashes import json_hash, sha256
 from crammed.files.writing import read_json
 from crammed.hints import did_you_mean
-from crammed.study.result import UNTRAINED, Arm, Run, StudyResult, is_own
+from crammed.study.result import UNTRAINED, Arm, StudyResult, is_own
 from crammed.study.spec.judging import OWN, parted
 from crammed.tasks.pairs import read_pairs
 from crammed.tasks.read import all_tasks, tasks_in
@@ -359,16 +359,13 @@ def refuse_changed_protocols(judges: Sequence[Judge], study: StudyResult, out: P
             )
 
 
-def stale_suites(judges: Sequence[Judge], before: Mapping[str, str]) -> list[str]:
-    """The suites whose data is not in the state that it had `before`."""
+def drop_stale(arms: Mapping[str, Arm], judges: Iterable[Judge], before: Mapping[str, str]) -> None:
+    """Drop the scores by suites whose data is not in the state that it had `before`."""
     known = {each.label: each for each in judges if each.label in before}
-    return [suite for suite, each in known.items() if before[suite] != each.state()]
-
-
-def without_stale(run: Run, stale: Sequence[str]) -> Run:
-    kept = {
-        name: value
-        for name, value in run.scores.items()
-        if re.split("[.@]", name.removeprefix(UNTRAINED))[0] not in stale
-    }
-    return run.model_copy(update={"scores": kept}) if run.scores else run
+    stale = {suite for suite, each in known.items() if before[suite] != each.state()}
+    for run in (run for arm in arms.values() for run in arm.runs.values() if run.scores):
+        run.scores = {
+            name: value
+            for name, value in run.scores.items()
+            if re.split("[.@]", name.removeprefix(UNTRAINED))[0] not in stale
+        }

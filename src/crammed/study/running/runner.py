@@ -57,8 +57,6 @@ SECONDS_BETWEEN_LOOKS = 2.0
 SECONDS_TO_END = 60.0
 """How long to wait for the runs of a killed study to end."""
 
-Keep = Callable[[Run], None]
-
 
 def run_study(
     study: Study,
@@ -169,22 +167,18 @@ def _about_judges(judges: Sequence[Judge], before: StudyResult, out: Path) -> di
 def _commands(
     todo: Sequence[Left], study: Study, corpora: Corpora, budget: Budget, jobs: int
 ) -> tuple[dict[Left, list[str]], dict[str, ComputeConfig]]:
-    """The command that trains each run, and where an arm's runs compute."""
+    """What to type after ``python`` to train each run, and where an arm's runs compute."""
     threads, arms = threads_of(jobs), dict.fromkeys(run.arm for run in todo)
     computes = {arm: config_of(study, arm, corpora, budget, threads).compute for arm in arms}
-    commands = {run: _command(run, study, corpora, budget, computes[run.arm]) for run in todo}
+    commands = {}
+    for run in todo:
+        words, limit = split(study.words(run.arm), budget)
+        if "compute.threads" not in typed_keys(words):
+            words.append(f"compute.threads={computes[run.arm].threads}")
+        command = ["-m", "crammed", "pretrain", *of_training(words)]
+        command += ["--corpus", str(corpora.of(words).path), "--budget", limit.text]
+        commands[run] = [*command, "--seed", str(run.seed), "--out", str(run.folder)]
     return commands, computes
-
-
-def _command(
-    run: Left, study: Study, corpora: Corpora, budget: Budget, compute: ComputeConfig
-) -> list[str]:
-    words, limit = split(study.words(run.arm), budget)
-    if "compute.threads" not in typed_keys(words):
-        words.append(f"compute.threads={compute.threads}")
-    command = ["-m", "crammed", "pretrain", *of_training(words)]
-    command += ["--corpus", str(corpora.of(words).path), "--budget", limit.text]
-    return [*command, "--seed", str(run.seed), "--out", str(run.folder)]
 
 
 def _train_all(
@@ -239,7 +233,11 @@ def _line(run: Left, entry: Run, board: Board) -> str:
 
 
 def _train(
-    run: Left, command: Sequence[str], compute: ComputeConfig, place: Place, keep: Keep
+    run: Left,
+    command: Sequence[str],
+    compute: ComputeConfig,
+    place: Place,
+    keep: Callable[[Run], None],
 ) -> Run:
     """Do what is left of training and judging a run.
 
