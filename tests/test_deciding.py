@@ -44,16 +44,8 @@ def test_all_three_are_trained_scored_and_shown(
     save_family(tmp_path / "encoder", "bert")
     words: list[str | Path] = ["decide", "encoder", *SMALL, "--data", text_file]
     words += ["--suite", "mine.yaml", "--tasks-data", tasks, "--protocol", "quick.yaml"]
-    words += [
-        "--task-adaptive",
-        "--budget",
-        "4updates",
-        "--out",
-        "out",
-        "--device",
-        "cpu",
-        "--json",
-    ]
+    words += ["--task-adaptive", "--budget", "4updates", "--out", "out"]
+    words += ["--device", "cpu", "--json"]
     done = command(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -16,12 +16,19 @@ from crammed.machine.cards import CARDS, GIB, Card, card_called, known_card
 from crammed.model.count import parameters
 from crammed.optim.muon import ITERATIONS, orthogonalisation_flops, orthogonalise
 from crammed.planning.oncard import BANDWIDTH, LAUNCH, Taken, counted_speed
+from crammed.planning.parts import PartTimes
 from crammed.rules.recipe import load_config
 from crammed.training.update.memory import allocated, bytes_per_parameter
 
 PAPER = load_config("crammed-2022")
 VOCAB = PAPER.tokenizer.vocab_size
 DAY = Budget.parse("24h")
+
+
+def counted(card: str, *words: str, recipe: str = "crammed-2022") -> PartTimes:
+    """The count for a recipe on a card."""
+    config = load_config(recipe, words)
+    return counted_speed(config, config.tokenizer.vocab_size, card_called(card))
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -54,7 +61,7 @@ def test_what_a_backward_pass_allocates() -> None:
 
 
 def test_the_paper_s_shape_on_cards() -> None:
-    speeds = {name: counted_speed(PAPER, VOCAB, card_called(name)) for name in ("H200", "A6000")}
+    speeds = {name: counted(name) for name in ("H200", "A6000")}
     held = bytes_per_parameter(PAPER) * parameters(PAPER.model, VOCAB)
     for speed in speeds.values():
         assert speed.microbatch_rows in (256, 512)
@@ -97,64 +104,51 @@ def test_what_an_optimizer_keeps_takes_memory_and_time() -> None:
 
 def test_a_tiny_model_waits_for_its_launches() -> None:
     """On a fast card, twice as many rows take as long."""
-    small = ["model.layers=2", "model.width=64", "model.head_dim=32"]
-    h200 = card_called("H200")
+    small = ["model.layers=2", "model.width=64", "model.head_dim=32", "tokenizer.vocab_size=8192"]
     few, many = (
-        counted_speed(load_config("crammed", [*small, f"batch.rows={rows}"]), 8192, h200)
-        for rows in (16, 32)
+        counted("H200", *small, f"batch.rows={rows}", recipe="crammed") for rows in (16, 32)
     )
     assert 32 * many.row == pytest.approx(16 * few.row) == pytest.approx(100 * LAUNCH)
     # Clipping and AdamW, and three shapes of matrices through Muon.
     assert few.update == many.update == pytest.approx((12 + 3 * 36) * LAUNCH)
-    adamw = counted_speed(load_config("crammed-2022", small), 8192, h200)
-    assert adamw.update == pytest.approx(12 * LAUNCH)
+    assert counted("H200", *small).update == pytest.approx(12 * LAUNCH)
 
 
 def test_a_small_card_gets_fewer_rows_and_the_format_that_it_has() -> None:
-    small, large = (counted_speed(PAPER, VOCAB, card_called(name)) for name in ("2080 Ti", "H100"))
+    small, large = map(counted, ("2080 Ti", "H100"))
     assert 16 <= small.microbatch_rows < large.microbatch_rows
     assert small.memory is not None
     assert small.memory < 10 * GIB
     assert small.row > 10 * large.row
-    wrong = load_config("crammed-2022", ["compute.dtype=bfloat16"])
     with pytest.raises(InputError, match=r"counts products in float16: leave out"):
-        counted_speed(wrong, VOCAB, card_called("2080 Ti"))
-    many = load_config("crammed-2022", ["compute.microbatch_rows=4096"])
-    halved = counted_speed(many, VOCAB, card_called("2080 Ti"))
+        counted("2080 Ti", "compute.dtype=bfloat16")
+    halved = counted("2080 Ti", "compute.microbatch_rows=4096")
     assert halved.microbatch_rows in (small.microbatch_rows, 2 * small.microbatch_rows)
-    wide = load_config("crammed-2022", ["model.layers=1", "model.width=6144"])
     with pytest.raises(InputError, match="not even one row of 128 tokens fits"):
-        counted_speed(wide, VOCAB, card_called("2080 Ti"))
-    deep = load_config("crammed-2022", ["model.layers=200"])
+        counted("2080 Ti", "model.layers=1", "model.width=6144")
     with pytest.raises(InputError, match=r"and the RTX 2080 Ti, less 1 GiB for CUDA, has 10 GiB"):
-        counted_speed(deep, VOCAB, card_called("2080 Ti"))
+        counted("2080 Ti", "model.layers=200")
 
 
 def test_a_model_that_nearly_fills_a_card_computes_its_activations_again() -> None:
     large = ["model.layers=24", "model.width=1152"]
-    again, once = (
-        counted_speed(load_config("crammed-2022", [*large, *more]), VOCAB, card_called("2080 Ti"))
-        for more in ([], ["compute.recompute=off"])
-    )
+    again, once = counted("2080 Ti", *large), counted("2080 Ti", *large, "compute.recompute=off")
     assert again.microbatch_rows > 4 * once.microbatch_rows
     assert again.memory is not None
     assert again.memory < 10 * GIB
 
 
 def test_a_model_that_grows_takes_the_memory_of_all_of_its_layers() -> None:
-    whole, grows = (
-        counted_speed(load_config("crammed-2022", words), VOCAB, card_called("2080 Ti"))
-        for words in (["model.layers=4"], ["model.layers=4", "train.grow_at=[0.5]"])
-    )
-    assert grows == whole
+    grows = counted("2080 Ti", "model.layers=4", "train.grow_at=[0.5]")
+    assert grows == counted("2080 Ti", "model.layers=4")
 
 
 def test_the_flops_of_orthogonalising() -> None:
     assert ITERATIONS == 5
     for shape in ((8, 24), (24, 8)):
-        with FlopCounterMode(display=False) as counted:
+        with FlopCounterMode(display=False) as flops:
             orthogonalise(torch.empty(1, *shape, device="meta"), torch.float32)
-        assert counted.get_total_flops() == orthogonalisation_flops(*shape)
+        assert flops.get_total_flops() == orthogonalisation_flops(*shape)
 
 
 @pytest.mark.parametrize(

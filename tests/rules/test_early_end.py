@@ -39,7 +39,7 @@ from crammed.rules.sizing import (
     tokens_per_parameter,
     with_values,
 )
-from crammed.runs.directory import RunDir, read_config
+from crammed.runs.directory import RunDir
 from crammed.runs.logs import read_metrics
 from crammed.study.spec.arms import load_study
 from crammed.terminal.progress import SILENT, Progress
@@ -202,13 +202,27 @@ def test_configurations_of_older_versions_end_with_their_budget() -> None:
 # ---- what is said
 
 
+def trained(
+    config: RunConfig, corpus: Corpus, cpu: Device, out: Path, lost: float = 0.0
+) -> tuple[list[str], dict[str, Any]]:
+    """The lines that a run logs, and what is printed when it has ended.
+
+    Args:
+        lost: seconds of the budget that went to a process that was killed.
+    """
+    said = io.StringIO()
+    with RunDir.open(out, config) as run, Progress(said) as progress:
+        if lost:
+            run.heartbeat(lost)
+        train_and_export(run, corpus, cpu, progress)
+    return said.getvalue().splitlines(), result(out)
+
+
 def test_it_is_said_before_and_after_and_kept(tmp_path: Path, corpus: Corpus, cpu: Device) -> None:
     tokens = corpus.rows * corpus.row_length
-    config, said = of_text(f"{tokens}tok"), io.StringIO()  # four times what may be read
-    with RunDir.open(tmp_path / "run", config) as run, Progress(said) as progress:
-        train_and_export(run, corpus, cpu, progress)
-        printed = result(run.path)
-    foreseen, over = (line for line in said.getvalue().splitlines() if line[:7] == "corpus ")
+    config = of_text(f"{tokens}tok")  # four times what may be read
+    said, printed = trained(config, corpus, cpu, tmp_path / "run")
+    foreseen, over = (line for line in said if line[:7] == "corpus ")
     assert foreseen.startswith("corpus  is read 0.25 times (budget.most_epochs), so the run ends ")
     assert over.startswith("corpus  was read 0.247 times (budget.most_epochs), so the run ended ")
     early = EarlyEnd(**printed["early_end"])
@@ -264,14 +278,12 @@ def test_a_budget_that_is_spent_is_no_early_end(share: float) -> None:
 def test_a_run_that_ends_short_says_so_everywhere(
     tmp_path: Path, corpus: Corpus, cpu: Device
 ) -> None:
-    config, said = of_text(f"{int(3.5 * 256)}tok", "null"), io.StringIO()  # an update reads 256
-    with RunDir.open(tmp_path / "run", config) as run, Progress(said) as progress:
-        train_and_export(run, corpus, cpu, progress)
-        printed = result(run.path)
+    config = of_text(f"{int(3.5 * 256)}tok", "null")  # an update reads 256
+    said, printed = trained(config, corpus, cpu, tmp_path / "run")
     words = printed["ended_short"]
     assert words.startswith("training ended at 86 % of its schedule, before the learning rate had")
     assert words.endswith("the 128 tokens left of 896 tokens; raise the budget or lower batch.rows")
-    assert f"note  {words}" in said.getvalue().splitlines()
+    assert f"note  {words}" in said
     assert ("note", words) in run_lines(printed)
     page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
     assert words[1:] in page
@@ -298,14 +310,10 @@ def test_a_run_that_reaches_the_end_of_its_schedule_does_not_end_short() -> None
 def test_a_run_that_lost_much_of_its_budget_says_so(
     tmp_path: Path, corpus: Corpus, cpu: Device
 ) -> None:
-    config, said = of_text("6s", "null"), io.StringIO()
-    with RunDir.open(tmp_path / "run", config) as run, Progress(said) as progress:
-        run.heartbeat(3.0)  # as of a process that was killed
-        train_and_export(run, corpus, cpu, progress)
-        printed = result(run.path)
+    said, printed = trained(of_text("6s", "null"), corpus, cpu, tmp_path / "run", lost=3.0)
     words = printed["ended_short"]
     assert words.startswith("3s of its 6s went to work that was lost, and only the rest to this")
-    assert f"note  {words}" in said.getvalue().splitlines()
+    assert f"note  {words}" in said
     assert ("note", words) in run_lines(printed)
     assert words in write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
 
@@ -407,8 +415,3 @@ def test_all_arms_of_a_study_end_alike(tmp_path: Path, corpus: Corpus) -> None:
     ):
         with pytest.raises(InputError, match=r"arm other: budget\.most_epochs is the same in all"):
             load_study(written(["crammed"], *own), corpus, budget)
-
-
-def test_what_was_chosen_is_kept_with_the_run(tmp_path: Path) -> None:
-    with RunDir.open(tmp_path / "run", of_text("1h", 2.5)):
-        assert read_config(tmp_path / "run").budget.most_epochs == 2.5

@@ -113,7 +113,7 @@ def test_a_study_gives_back_its_law_its_best_sizes_and_no_difference(
     assert found[1].p > 0.05
 
 
-def test_a_type_that_is_worse_is_found_and_priced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_type_that_is_worse_is_found_and_priced() -> None:
     found = analysed(made({"gated": 1.0, "bert": 1.02}, 0.003))
     assert found[1].p == pytest.approx(2 / 20)  # the least with two types of three seeds
     shifts = found[1].shifts
@@ -137,8 +137,7 @@ def test_the_test_of_types_is_right_five_times_in_a_hundred(
             for number, run in entry.runs.items():
                 loss = (run.value("loss@0.15") or 0.0) * luck[kind, int(number)]
                 entry.runs[number] = run.model_copy(update={"loss@0.15": loss})
-        cells = cells_of(study)
-        test = compare_types(cells, 0.15)
+        test = compare_types(cells_of(study), 0.15)
         assert test is not None
         values.append(test.p)
     assert sum(p <= 0.05 for p in values) <= 10 + 2 * math.sqrt(200 * 0.05 * 0.95)
@@ -317,11 +316,8 @@ def test_arms_on_the_plateau_enter_no_law() -> None:
     assert len(found[0]["gated"].best) == 5
 
 
-def test_a_type_that_is_late_is_left_out_of_the_test_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_type_that_is_late_is_left_out_of_the_test_alone() -> None:
     """Off the plateau at one budget only, it has no curve to compare with those of the others."""
-    monkeypatch.setattr(exchange, "SHUFFLES", 199)
     two = made({"gated": 1.0, "bert": 1.02}, 0.003)
     three = made({"gated": 1.0, "bert": 1.02, "late": 1.0}, 0.003)
     for name, entry in two.arms.items():
@@ -337,7 +333,7 @@ def test_a_type_that_is_late_is_left_out_of_the_test_alone(
     assert found[1] == expected[1]
 
 
-def test_what_was_found_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_found_is_said() -> None:
     study = made({"gated": 1.0, "bert": 1.02}, 0.003, 4)
     found = analysed(study)
     said = laws_of(study, found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -34,10 +35,9 @@ from support.text import documents, write_jsonl
 
 BUDGET = Budget.parse("6updates")
 BASE = ["crammed", *TINY]
-ARMS = {"plain": [], "faster": ["optim.lr=2e-3"]}
+ARMS: dict[str, list[str]] = {"plain": [], "faster": ["optim.lr=2e-3"]}
 OWN: dict[str, list[str]] = {
-    "plain": [],
-    "faster": ["optim.lr=2e-3"],
+    **ARMS,
     "small": ["tokenizer.vocab_size=200"],
     "small-too": ["tokenizer.vocab_size=200", "optim.lr=2e-3"],
     "long": ["data.clean.min_characters=150"],
@@ -247,52 +247,53 @@ def test_corpora_that_are_there_are_not_prepared_again(
         made(write_study(tmp_path, arms, BASE), texts, out)
 
 
-def test_words_about_text_may_be_written_otherwise_but_not_left_out(
+@pytest.fixture
+def ran(
     tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., StudyResult]:
+    """Runs a study of these arms in one folder, without training them."""
+    monkeypatch.setattr(runner, "_train_all", lambda *_: None)
+
+    def run(**arms: list[str]) -> StudyResult:
+        file, out = write_study(tmp_path, {"plain": [], **arms}, BASE), tmp_path / "out"
+        return request.run(request.Request(file, [], None, texts, BUDGET, 1, out, 1), SILENT)
+
+    return run
+
+
+def begin(tmp_path: Path, texts: list[str], arm: str) -> None:
+    study, corpora = made(str(tmp_path / "s.yaml"), texts, tmp_path / "out")
+    with RunDir.open(tmp_path / "out" / f"{arm}-0", config_of(study, arm, corpora, BUDGET)):
+        pass
+
+
+def test_words_about_text_may_be_written_otherwise_but_not_left_out(
+    tmp_path: Path, texts: list[str], ran: Callable[..., StudyResult]
 ) -> None:
     pytest.importorskip("rensa")
-    monkeypatch.setattr(runner, "_train_all", lambda *_: None)
-    out = tmp_path / "out"
-
-    def ran(word: str) -> StudyResult:
-        file = write_study(tmp_path, {"plain": [], "near": [word]}, BASE)
-        asked = request.Request(file, [], None, texts, BUDGET, 1, out, 1)
-        return request.run(asked, SILENT)
-
-    first = ran("data.clean.near=0.8")
-    study, corpora = made(str(tmp_path / "s.yaml"), texts, out)
-    with RunDir.open(out / "near-0", config_of(study, "near", corpora, BUDGET)):
-        pass  # it begins
-    assert ran("data.clean.near=0.80").arms["near"].corpus == first.arms["near"].corpus
+    first = ran(near=["data.clean.near=0.8"])
+    begin(tmp_path, texts, "near")
+    again = ran(near=["data.clean.near=0.80"])
+    assert again.arms["near"].corpus == first.arms["near"].corpus
     lost = r"another study \(arm near has data\.clean\.near=0\.80 there, and not here\)"
     with pytest.raises(InputError, match=lost):
-        ran("optim.lr=2e-3")
+        ran(near=["optim.lr=2e-3"])
 
 
 def test_an_order_may_be_written_otherwise(
-    tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, texts: list[str], ran: Callable[..., StudyResult]
 ) -> None:
-    monkeypatch.setattr(runner, "_train_all", lambda *_: None)
-    out = tmp_path / "out"
-
-    def ran(word: str) -> StudyResult:
-        file = write_study(tmp_path, {"plain": [], "sorted": [word]}, BASE)
-        return request.run(request.Request(file, [], None, texts, BUDGET, 1, out, 1), SILENT)
-
-    first = ran("order={by: sentence-length}")
-    study, corpora = made(str(tmp_path / "s.yaml"), texts, out)
-    with RunDir.open(out / "sorted-0", config_of(study, "sorted", corpora, BUDGET)):
-        pass  # it begins
-    again = ran("order={by: 'sentence-length'}")
+    first = ran(sorted=["order={by: sentence-length}"])
+    begin(tmp_path, texts, "sorted")
+    again = ran(sorted=["order={by: 'sentence-length'}"])
     assert again.arms["sorted"].corpus == first.arms["sorted"].corpus
     with pytest.raises(InputError, match=r"arm sorted has order=\{by: .*\} there, and not here"):
-        ran("order.by=sentence-length")
+        ran(sorted=["order.by=sentence-length"])
 
 
 def test_a_study_goes_on_as_its_file_was_read(
-    tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ran: Callable[..., StudyResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "_train_all", lambda *_: None)
     real = preparing.prepare_corpora
 
     def prepare(*given: Any) -> Corpora:
@@ -301,9 +302,7 @@ def test_a_study_goes_on_as_its_file_was_read(
         return real(*given)
 
     monkeypatch.setattr(request, "prepare_corpora", prepare)
-    file = write_study(tmp_path, ARMS, BASE)
-    asked = request.Request(file, [], None, texts, BUDGET, 1, tmp_path / "out", 1)
-    assert {*request.run(asked, SILENT).arms} == {*ARMS}
+    assert {*ran(**ARMS).arms} == {*ARMS}
 
 
 def test_a_vocabulary_that_follows_the_budget_is_chosen_once(
@@ -375,11 +374,8 @@ def test_a_recipes_file_says_nothing_about_the_corpus() -> None:
 def test_a_baseline_is_held_against_its_own_unigram_model(
     tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, out = (
-        Path(write_study(tmp_path, {"plain": OWN["small"], "other": []}, BASE)),
-        tmp_path / "out",
-    )
-    study, corpora = made(str(file), texts, out)
+    file, out = write_study(tmp_path, {"plain": OWN["small"], "other": []}, BASE), tmp_path / "out"
+    study, corpora = made(file, texts, out)
     own, base = (
         each.manifest["heldout"]["unigram_cross_entropy"]
         for each in (corpora.of(study.words("plain")), corpora.base)

@@ -154,15 +154,8 @@ Processes._run = lambda self, words, env: start(self, {prepared(HANGS)!r} + word
 def test_runs_end_with_a_study_that_is_killed_and_the_same_command_goes_on(
     tmp_path: Path, corpus: Corpus
 ) -> None:
-    words = [
-        "study",
-        write_study(tmp_path, ARMS),
-        "--corpus",
-        str(corpus.path),
-        "--budget",
-        "4updates",
-    ]
-    words += ["--seeds", "1", "--out", "out", "--json"]
+    words = ["study", write_study(tmp_path, ARMS), "--corpus", str(corpus.path)]
+    words += ["--budget", "4updates", "--seeds", "1", "--out", "out", "--json"]
     run = tmp_path / "out" / "plain-0"
     with started(*prepared(STARTS_RUNS_THAT_HANG), *words, cwd=tmp_path) as study:
         wait_for((tmp_path / "hangs").exists, study)
