@@ -157,10 +157,8 @@ def candidates(
     """This recipe in other sizes, cheapest first, up to two beyond its own and the suited one.
 
     Every size is assumed to reach the FLOP/s of the measured one, unless it was measured as well;
-    in truth, smaller ones reach somewhat less, and larger ones more.
-
-    Args:
-        tokens: how many the budget pays for in the recipe's own size.
+    in truth, smaller ones reach somewhat less, and larger ones more. `tokens` is how many the
+    budget pays for in the recipe's own size.
 
     Returns:
         for each size ``layers``, ``width``, ``measured``, ``parameters``, ``layer_parameters``

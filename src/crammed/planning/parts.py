@@ -94,9 +94,7 @@ def measure_speed(
 ) -> PartTimes:
     """Prepare as the run will, then train for some seconds with small and large updates in turn.
 
-    Args:
-        corpus: where rows come from; None draws random ones.
-        seconds: how long updates are timed; preparing comes on top.
+    Rows are random without a corpus. Preparing comes on top of the seconds.
     """
     config = config.grown()  # as deep as it will be at the end
     vocab_size, specials = config.tokenizer.vocab_size, FIRST_IDS
@@ -179,8 +177,7 @@ class _Timer:
     def measure(self, seconds: float, show: Callable[[float, str], None]) -> dict[str, float]:
         """The fields of `PartTimes` that describe an update, from some seconds of updates.
 
-        Args:
-            show: called with the seconds that have passed, and with the progress in words.
+        `show` is called with the seconds that have passed, and with the progress in words.
         """
         config, masking = self.config, self.config.masking
         whole = min(self.step.microbatch_rows, config.batch.rows)

@@ -40,8 +40,7 @@ BUSY = (
 def device_of(config: RunConfig, rows: float | None = None, run: Path | None = None) -> Device:
     """The device of a run on a corpus of so many rows, if there is one yet.
 
-    Args:
-        run: the run's folder, if it exists: one that began compiled goes on compiled.
+    A run that began compiled, as its folder `run` says, goes on compiled.
 
     Raises:
         InputError: this machine lacks the device or the format that the configuration asks for.
@@ -62,8 +61,7 @@ def device_of(config: RunConfig, rows: float | None = None, run: Path | None = N
 class Measuring:
     """Measures the speed of all processes of a run together; a `Measure`.
 
-    Attributes:
-        busy: whether other work held up a measurement, which is said once.
+    It is `busy` once other work has held up a measurement, which is said once.
     """
 
     device: Device

@@ -21,10 +21,9 @@ REFERENCE_EXAFLOP = (
 
 
 class Bar(NamedTuple):
-    """A line of a figure; `percent` is of the width there is.
+    """A line of a figure, whose length is in percent of the width there is.
 
-    Attributes:
-        kind: class of the style sheet: ``own``, ``part``, or empty for what it is compared with.
+    Its kind is a class of the style sheet: ``own``, ``part``, or empty for a comparison.
     """
 
     name: str

@@ -142,11 +142,10 @@ def _read(listed: Listed, folder: Path, place: int | None, begin: float) -> Foll
 
 
 @drawn
-def live_figure(runs: Sequence[Followed], span: tuple[float, float] = (0.0, 1.0)) -> str:
+def live_figure(runs: Sequence[Followed], span: tuple[float, float]) -> str:
     """The loss of every run with its held-out losses as dots, and below it its gradient norm.
 
-    Args:
-        span: the shares of the budget to draw between.
+    It is drawn between two shares of the budget.
     """
     figure = Figure(figsize=(WIDTH, 5.6))
     losses, norms = figure.subplots(2, 1, height_ratios=(3, 2))
@@ -193,8 +192,7 @@ def _words(point: Point, what: str, key: str) -> str:
 def with_titles(svg: str, values: Mapping[str, Sequence[str]]) -> str:
     """SVG whose marks say their values under the pointer, which needs no script.
 
-    Args:
-        values: what the marks of each group say, by the group's id.
+    `values` has what the marks of each group say, by the group's id.
     """
 
     def titled(group: re.Match[str]) -> str:

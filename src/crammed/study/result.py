@@ -86,8 +86,7 @@ def is_own(suite: str) -> bool:
 class Arm(Part):
     """An arm: its recipe and overrides, and its runs by their seed.
 
-    Attributes:
-        corpus: hash of its corpus, in a study that prepares its corpora.
+    `corpus` is the hash of its corpus, in a study that prepares its corpora.
     """
 
     words: list[str]
@@ -114,10 +113,9 @@ class Environment(Part):
 
 
 class UpdateTime(Part):
-    """How long an arm's updates take, in a study whose budget is one of time (`seconds`).
+    """How long an arm's updates take, if the budget is one of time (`seconds`).
 
-    Attributes:
-        busy: whether other work slowed the measurement.
+    It is `busy` if other work slowed the measurement.
     """
 
     seconds_per_update: Annotated[float, Field(gt=0.0, lt=_TOO_LARGE)]

@@ -44,11 +44,8 @@ def power(
 ) -> dict[float, float]:
     """The probability of finding each stated difference, if an arm has it as the only one.
 
-    It is the mean over the arms. Arms with fewer seeds than a verdict takes count as if they had
-    `FEWEST`. Empty if fewer than two arms have two seeds, or nothing varies.
-
-    Args:
-        seeds: that every arm counts as if it had, instead of its own.
+    It is the mean over the arms. Each counts as if it had so many `seeds`; None is its own number,
+    but at least `FEWEST`. Empty if fewer than two arms have two seeds, or nothing varies.
     """
     from scipy.stats import t
 

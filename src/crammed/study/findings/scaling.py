@@ -51,11 +51,9 @@ class Law:
 
 @dataclass(frozen=True)
 class BestSize:
-    """The best size at a budget of these mean FLOPs.
+    """The best size at a budget of these mean FLOPs: the minimum of a parabola.
 
-    Attributes:
-        parameters: at the minimum of a parabola; None if the sizes do not enclose one, or did not
-            have equal FLOPs.
+    `parameters` is None if the sizes do not enclose a minimum, or did not have equal FLOPs.
     """
 
     flops: float
@@ -80,11 +78,7 @@ class TypeFit:
 
 
 def cells_of(study: StudyResult, *, learned: bool = False) -> list[Cell]:
-    """The cells of a study in which something finished.
-
-    Args:
-        learned: leave out the arms that are `still_on_plateau`.
-    """
+    """The cells in which something finished; if `learned`, without arms `still_on_plateau`."""
     loss, found = study.main_measure(), []
     slow = still_on_plateau(study) if learned else {}
     for label, part in study.parts().items():

@@ -206,13 +206,10 @@ def _one(values: Sequence[float], base: Sequence[float]) -> dict[str, Any]:
 
 
 def _test(compared: Sequence[tuple[dict[str, Any], float, float]]) -> None:
-    """Give the differences of one measure p-values and intervals that hold jointly.
+    """Give differences, each with its standard error and degrees of freedom, joint p and intervals.
 
     Holm's method may find a difference whose Bonferroni interval still holds 0; such an interval
     ends at 0, because the test has excluded what lies beyond (Guilbaud 2008).
-
-    Args:
-        compared: each with its standard error and degrees of freedom.
     """
     from scipy.stats import t
 

@@ -82,16 +82,11 @@ def cost_of(
     timing: Timing,
     judges: Sequence[Judge] = (),
 ) -> Cost:
-    """The cost of what is left of a study.
+    """The cost of what is left of a study, whose corpora and folder need not exist yet.
 
     All times are those of runs in this folder. Before an arm has one, a budget of time says how
     long it trains, or the device is measured. Before there is any, judging is not counted, and what
     else a run does is measured.
-
-    Args:
-        study: as `load_study` returns it.
-        corpora: they need not be prepared.
-        out: folder of the study; it need not exist.
 
     Raises:
         InputError: an arm is not valid, or the folder is damaged.

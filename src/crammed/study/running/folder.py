@@ -33,9 +33,7 @@ from crammed.terminal.progress import Progress
 class Left:
     """A run that is to be trained, judged, or both.
 
-    Attributes:
-        before: its entry in ``study.json`` if it is trained already.
-        judges: those that are still to score it.
+    `before` is its entry in ``study.json`` if it is trained; `judges` are those still to score it.
     """
 
     arm: str
@@ -301,10 +299,9 @@ def refuse_another(study: Study, corpora: Corpora, budget: Budget, seeds: int, o
 def config_of(
     study: Study, arm: str, corpora: ArmCorpora, budget: Budget, threads: int | None = None
 ) -> RunConfig:
-    """The configuration of an arm's runs, except for the seed.
+    """The configuration of an arm's runs, but for the seed.
 
-    Args:
-        threads: CPU threads of each run, unless the arm or its recipe sets them; None is all.
+    The threads are for arms that do not set theirs; None is all cores.
     """
     words, limit = split(study.words(arm), budget)
     recipe, *overrides = of_training(words)

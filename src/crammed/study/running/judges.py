@@ -329,8 +329,7 @@ def _both(name: str, entry: Mapping[str, Any]) -> dict[str, float]:
 def unscored(run: Path, judge: Judge, scores: Mapping[str, float], fault: str) -> dict[str, str]:
     """Why a run lacks scores that a judge should have given, by name.
 
-    Args:
-        fault: why the judge failed, for tasks that do not say.
+    `fault` says why the judge failed, for tasks that do not say.
     """
     tasks = _given(run, judge).get("tasks", {})
     failed = {judge.score(name): each["failed"] for name, each in tasks.items() if "failed" in each}

@@ -38,11 +38,7 @@ class Ended(NamedTuple):
 
 
 class Place(Protocol):
-    """Runs commands, several at a time, from several threads.
-
-    Attributes:
-        slots: how many are worth starting at a time.
-    """
+    """Runs commands, several at a time, from several threads; more than `slots` are not worth it."""
 
     slots: int
 
@@ -98,9 +94,7 @@ class Processes:
 class RayTasks:
     """Tasks on a Ray cluster, whose machines all see the folders of the study.
 
-    Args:
-        slots: how many are handed to the cluster, which starts those that it has room for.
-        threads: CPUs of each, which also gets so many `gpus`.
+    The cluster gets `slots` at a time, and starts those for which it has these threads and GPUs.
     """
 
     def __init__(self, ray: Any, slots: int, threads: int, gpus: int) -> None:
@@ -136,10 +130,9 @@ def _last_line(error: Exception) -> str:
 def run_here(
     words: Sequence[str], env: Mapping[str, str], folder: str
 ) -> tuple[int, str, str, float]:
-    """Run Python with these words as a child of this process; this is the body of a Ray task.
+    """Run Python with these words as a child of this process, which is the body of a Ray task.
 
-    Args:
-        folder: the working directory, if this machine has it.
+    It runs in this folder if this machine has it.
     """
     if threading.current_thread() is threading.main_thread():
         # Ray cancels by this signal, which shells ignore for what they start in the background.

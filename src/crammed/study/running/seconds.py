@@ -37,9 +37,6 @@ def in_seconds(
     if it has begun, whose new time says how fast the machine is now. Other kinds of budget stay,
     and so do studies of older versions, which began by the clock of each run.
 
-    Args:
-        threads: CPU threads of each run, unless the arm sets them.
-
     Raises:
         InputError: the device of an arm is missing, or too small for its model.
     """

@@ -78,11 +78,10 @@ def with_each(
 
 def limits(budgets: Mapping[str, float], budget: Budget) -> dict[str, Budget]:
     """The budgets by label, from their multiples of the study's."""
-    return {label: _times(budget, label, factor) for label, factor in budgets.items()}
-
-
-def _times(budget: Budget, label: str, factor: float) -> Budget:
-    try:
-        return budget.times(factor)
-    except InputError as error:
-        raise InputError(f"budgets.{label}, {factor:g} times {budget.text}: {error}") from error
+    found = {}
+    for label, factor in budgets.items():
+        try:
+            found[label] = budget.times(factor)
+        except InputError as error:
+            raise InputError(f"budgets.{label}, {factor:g} times {budget.text}: {error}") from error
+    return found

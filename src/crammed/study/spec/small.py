@@ -66,7 +66,7 @@ def in_rows_of(config: RunConfig, length: int) -> RunConfig:
     return _unchecked(config, {"batch.rows": rows})
 
 
-def scaled_words(config: RunConfig, but: Iterable[str] = ()) -> list[str]:
+def scaled_words(config: RunConfig, but: Iterable[str]) -> list[str]:
     """Overrides with the values that scaling changes, except for some keys."""
     shape = ("model.layers", "model.width", "model.head_dim", "batch.rows")
     values = values_of(config, [k for k in (*shape, *rates_of_width(config)) if k not in but])
