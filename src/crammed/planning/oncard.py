@@ -109,8 +109,10 @@ def counted_speed(
 
 
 def _update_seconds(step: TrainStep, card: Card, kept: int) -> float:
-    """Seconds of an update besides its microbatches, with `kept` numbers of the optimizer's for each
-    parameter.
+    """Seconds of an update besides its microbatches.
+
+    Args:
+        kept: numbers that the optimizer keeps for each parameter.
     """
     moved = (UPDATE_BYTES + KEPT_BYTES * kept) * sum(each.numel() for each in step.parameters)
     shapes: Counter[tuple[int, int]] = Counter()

@@ -38,7 +38,7 @@ class Ended(NamedTuple):
 
 
 class Place(Protocol):
-    """Runs commands, several at a time, from several threads; more than `slots` are not worth it."""
+    """Runs commands from several threads; `slots` is how many are worth starting at a time."""
 
     slots: int
 
