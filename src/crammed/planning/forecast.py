@@ -215,7 +215,6 @@ def best_size(suited: Chosen, rows: int | None) -> dict[str, Any]:
 def _notes(
     config: RunConfig, work: Work, rows: int | None, early: EarlyEnd | None
 ) -> Iterator[str]:
-    """What will go wrong, and what to do about it."""
     if work.updates == 0:
         yield "the budget ends before one update: raise it or lower batch.rows"
     elif work.updates < FEW_UPDATES:

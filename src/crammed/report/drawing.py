@@ -88,7 +88,6 @@ def _our_style() -> Iterator[None]:
 
 @cache
 def _say(reason: str) -> None:
-    """Say once why figures are missing."""
     Progress(sys.stderr).line(f"report  without some figures, which could not be drawn: {reason}")
 
 

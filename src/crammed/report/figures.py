@@ -201,6 +201,5 @@ def _bars(axes: Axes, histogram: Sequence[int], colour: str) -> range:
 
 
 def _power_of_two(exponent: int) -> str:
-    """``13`` -> ``8k``."""
     thousands, rest = divmod(exponent, 10)
     return f"{1 << rest}{('', 'k', 'M', 'G')[thousands]}"

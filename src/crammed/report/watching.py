@@ -87,10 +87,12 @@ def live_page(folder: Path, alone: str | None = None, last: str | None = None) -
         InputError: there is no such folder.
     """
     found = list_runs(folder)
-    by_path = {each.path: each for each in found}
-    drawn = [by_path[alone]] if alone in by_path else _latest(found, folder)[: len(COLOURS)]
+    last = last if last in ZOOMS else None
+    named = [each for each in found if each.path == alone]
+    alone = alone if named else None
+    drawn = named or _latest(found, folder)[: len(COLOURS)]
     end = max((each.u for each in drawn if each.u is not None), default=1.0)
-    begin = (1.0 - float(last)) * end if last in ZOOMS else 0.0
+    begin = 0.0 if last is None else (1.0 - float(last)) * end
     places = [drawn.index(each) if each in drawn else None for each in found]
     runs = [_read(each, folder, n, begin) for each, n in zip(found, places, strict=True)]
     shown = [run for run in runs if run.points]
@@ -98,11 +100,11 @@ def live_page(folder: Path, alone: str | None = None, last: str | None = None) -
         "watch.html.j2",
         name=str(folder),
         runs=runs,
-        alone=alone if alone in by_path else None,
+        alone=alone,
         figure=live_figure(shown, (begin, end)) if shown else None,
         zooms={None: "all", **ZOOMS},
-        last=last if last in ZOOMS else None,
-        query=partial(_query, alone if alone in by_path else None),
+        last=last,
+        query=partial(_query, alone),
         refresh=REFRESH,
     )
 

@@ -205,7 +205,6 @@ def _limit_of_rows(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _heads_of_width(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``model.head_dim`` that follows from a set width, before both are validated."""
     width = values["model"].get("width") if isinstance(values.get("model"), Mapping) else None
     return {"model": {"head_dim": head_dim(width)}} if type(width) is int and width > 0 else {}
 

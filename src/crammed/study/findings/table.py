@@ -176,7 +176,6 @@ def _cost_text(study: StudyResult) -> str:
 
 
 def _early_text(study: StudyResult) -> str:
-    """Which arms ended before their budget, because they had read their text."""
     early = means_of(study.arms, "ended_at")
     if not early:
         return ""

@@ -42,7 +42,6 @@ class Cost:
     uncounted: tuple[str, ...] = ()
 
     def __add__(self, other: Cost) -> Cost:
-        """The cost of two studies, one after the other."""
         return Cost(
             self.arms + other.arms,
             self.runs + other.runs,

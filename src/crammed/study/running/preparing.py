@@ -41,8 +41,6 @@ VOCABULARY = "tokenizer.vocab_size"
 
 
 class _Settings(Section):
-    """How a corpus is made."""
-
     data: DataConfig
     tokenizer: TokenizerConfig
 

@@ -190,7 +190,6 @@ def _train_all(
     place: Place,
     progress: Progress,
 ) -> None:
-    """Train and judge, and keep what each run gives."""
     lock = Lock()  # each run has a thread of its own
 
     def kept(run: Left, entry: Run) -> None:

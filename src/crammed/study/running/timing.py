@@ -64,7 +64,6 @@ class Timing:
         return STARTED * self._starting() + HELD_OUT * count * a_row
 
     def _speed(self, config: RunConfig) -> float:
-        """FLOP/s of training, measured with a configuration of the same kind."""
         model = config.model
         kind = (
             *(model.layers, model.passes, model.width, config.data.row_length),
