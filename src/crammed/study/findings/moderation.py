@@ -69,7 +69,8 @@ def differences(
     All are [..., G]; those of `base` itself mean nothing.
 
     Args:
-        means: over the seeds of each arm, [..., G], and `variances` of these.
+        means: over the seeds of each arm, [..., G].
+        variances: of its seeds, [..., G].
         seeds: how many there are, at least 2, [G].
     """
     joint, freedom = squeezed(variances, seeds - 1.0)

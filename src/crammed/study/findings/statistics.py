@@ -1,10 +1,10 @@
 """Compares the arms of a study with its baseline: means, differences, and what they support.
 
 Seeds are the unit: a run is one number. Each arm is compared with the baseline by a t-test with
-moderated variances (`moderation`), into which no arms enter that are still on the plateau of word
-frequencies. One study makes many comparisons, so p-values are corrected by Holm's step-down method
-(Holm 1979), and intervals hold simultaneously, by Bonferroni (Dunn 1961). With fewer than `FEWEST`
-seeds a difference is a lead: what to look at next.
+moderated variances (`moderation`). Arms that are still on the plateau of word frequencies do not
+enter the variance of the others. One study makes many comparisons, so p-values are corrected by
+Holm's step-down method (Holm 1979), and intervals by Bonferroni (Dunn 1961), so that they hold
+simultaneously. With fewer than `FEWEST` seeds a difference is a lead: what to look at next.
 """
 
 from __future__ import annotations
