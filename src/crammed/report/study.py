@@ -29,7 +29,7 @@ from crammed.study.findings.statistics import (
     decidable_text,
     require_statistics,
 )
-from crammed.study.result import RESULT, Run, StudyResult, means_of, read_result, run_folder
+from crammed.study.result import RESULT, StudyResult, means_of, read_result, run_folder
 from crammed.study.spec.arms import merged
 from crammed.study.spec.budgets import at
 from crammed.terminal.progress import SILENT, Progress
@@ -142,9 +142,6 @@ def _lacks_page(run: Path) -> bool:
     return any(file.exists() and file.stat().st_mtime_ns > written for file in results)
 
 
-# ---- differences
-
-
 def _forest(study: StudyResult, measure: str) -> Json:
     """What the page says about one measure; positions are in percent of the width."""
     judged = decidable(study) is not False
@@ -193,9 +190,6 @@ def _ticks(limit: float) -> list[tuple[float, int]]:
     return [(n * step, digits) for n in range(-count, count + 1)]
 
 
-# ---- arms and runs
-
-
 def _costs(study: StudyResult) -> Json:
     """Means over the seeds of each arm; a cost that no arm has recorded gets no column."""
     found = {name: means for name in COSTS if (means := means_of(study.arms, name))}
@@ -236,13 +230,8 @@ def _runs(study: StudyResult, links: Mapping[tuple[str, str], str]) -> list[Json
             "seed": seed,
             "link": links.get((arm, seed)),
             "failed": run.failed,
-            "cells": [_value(run, measure) for measure in measures],
+            "cells": [table.number_text(run.value(each), each) for each in measures],
         }
         for arm, entry in study.arms.items()
         for seed, run in entry.runs.items()
     ]
-
-
-def _value(run: Run, measure: str) -> str:
-    value = run.value(measure)
-    return "" if value is None else table.number_text(value, measure)

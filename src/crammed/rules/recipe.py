@@ -10,12 +10,11 @@ from typing import Any
 
 from crammed.config import ModelConfig, RunConfig
 from crammed.config.kinds import overlaid
-from crammed.config.training import OrderConfig
 from crammed.config.yamlfile import load_yaml, names_in, read_yaml, validated
 from crammed.errors import InputError
 from crammed.rules.choosing import Asked
 from crammed.rules.sizing import FOLLOWERS, head_dim, rates_of_width, refuse_unruled
-from crammed.schedule import Curve, Dive
+from crammed.schedule import Dive
 
 FOLLOWS = "follows_budget"
 """The recipe key that lists what follows from the budget."""
@@ -112,8 +111,7 @@ def ask(
     if "model.head_dim" in left_open:
         values = overlaid(values, _heads_of_width(values), RunConfig)
     config = validated(RunConfig, values, f"recipe {recipe}")
-    _check_dive(config.schedule)
-    _check_order(config.order)
+    _refuse_outdated(config)
     words = {"recipe": config.recipe, **given} if named else given
     if listed and not fit:
         _check_listed(following, recipes, values, config)
@@ -123,17 +121,17 @@ def ask(
     return replace(wide, typed={**words, FOLLOWS: list(wide.open)})
 
 
-def _check_dive(schedule: Curve) -> None:
-    """Refuse a schedule that would jump from its warm-up; runs of older versions may have one."""
+def _refuse_outdated(config: RunConfig) -> None:
+    """Refuse what only runs of older versions may have.
+
+    That is a schedule that would jump from its warm-up, and options of an order that is not named.
+    """
+    schedule, order = config.schedule, config.order
     if isinstance(schedule, Dive) and schedule.warmup + schedule.falling > 1.0:
         raise InputError(
             f"schedule.warmup {schedule.warmup:g} and schedule.falling {schedule.falling:g} are "
             "more than the whole of training: lower one of them"
         )
-
-
-def _check_order(order: OrderConfig) -> None:
-    """Refuse options of an order that is not named; runs of older versions may have them."""
     if order.by == "random" and (order.share, order.pool) != (1.0, 1.0):
         raise InputError(
             "order.share and order.pool have no effect with order.by=random: set order.by to a "

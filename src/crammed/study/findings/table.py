@@ -97,7 +97,7 @@ def mean_text(one: Json, measure: str = RATES[0]) -> str:
 def untrained_text(study: StudyResult, arm: str, measure: str) -> str:
     """The mean score of an arm's untrained twins; empty if there are none."""
     values = study.arms[arm].values_of(f"{UNTRAINED}{measure}")
-    return number_text(statistics.fmean(values), measure) if values else ""
+    return number_text(statistics.fmean(values) if values else None, measure)
 
 
 def difference_text(one: Json, measure: str = RATES[0]) -> str:
@@ -272,6 +272,6 @@ def _digits(measure: str) -> int:
     return 3 if is_loss(measure) else 1
 
 
-def number_text(value: float, measure: str) -> str:
-    """A value of a measure: three decimals for a loss, one for a score in percent."""
-    return f"{value:.{_digits(measure)}f}"
+def number_text(value: float | None, measure: str) -> str:
+    """Three decimals for a loss, one for a score in percent; empty without a value."""
+    return "" if value is None else f"{value:.{_digits(measure)}f}"

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from crammed.budget import Budget
 from crammed.config import RunConfig
-from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.machine.device import choose_kind
 from crammed.planning.settling import device_of
@@ -37,7 +36,11 @@ def check_arms(
                 corpus.order(config.order.by)
             refuse_too_little(config, corpus.vocab_size, corpus.rows)
             if here:
-                _check_device(config, corpus, seen)
+                settings = config.compute.model_dump_json()
+                if settings not in seen:
+                    device_of(config)
+                    seen.add(settings)
+                refuse_too_large(config, corpus.vocab_size, choose_kind(config.compute, []))
 
 
 def check_budgets(study: Study, corpora: ArmCorpora, budget: Budget) -> None:
@@ -57,14 +60,6 @@ def _named(arm: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"arm {arm}: {error}; nothing was started") from error
-
-
-def _check_device(config: RunConfig, corpus: Corpus, seen: set[str]) -> None:
-    settings = config.compute.model_dump_json()
-    if settings not in seen:
-        device_of(config)
-        seen.add(settings)
-    refuse_too_large(config, corpus.vocab_size, choose_kind(config.compute, []))
 
 
 def tuned_differently(

@@ -248,7 +248,10 @@ def scores_of(run: Path, judge: Judge) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, entry in given.get("tasks", {}).items():
         if any(judge.is_of(score := judge.score(name), each) for each in judge.names):
-            found |= _both(score, entry)
+            twin = entry.get("untrained") or {}
+            for each, of in ((score, entry), (f"{UNTRAINED}{score}", twin)):
+                if of.get("median") is not None:
+                    found[each] = of["median"]
     return found
 
 
@@ -318,12 +321,6 @@ def _given(run: Path, judge: Judge) -> dict[str, Any]:
     except (InputError, AttributeError, TypeError, ValueError):  # `crammed evaluate` has said so
         return {}
     return {**given, "tasks": tasks}
-
-
-def _both(name: str, entry: Mapping[str, Any]) -> dict[str, float]:
-    """A task's score, and that of the untrained twin."""
-    found = {name: entry, f"{UNTRAINED}{name}": entry.get("untrained") or {}}
-    return {each: of["median"] for each, of in found.items() if of.get("median") is not None}
 
 
 def unscored(run: Path, judge: Judge, scores: Mapping[str, float], fault: str) -> dict[str, str]:
