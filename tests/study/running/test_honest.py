@@ -8,7 +8,7 @@ import math
 import shutil
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from crammed.errors import InputError
 from crammed.files.writing import write_json
 from crammed.machine.device import Device
 from crammed.planning.speed import Measured
-from crammed.study.result import Arm, Run
+from crammed.study.result import Arm, Run, StudyResult
 from crammed.study.running import board, checks, folder, runner
 from crammed.study.running.board import Board
 from crammed.study.running.folder import Left, config_of
@@ -65,16 +65,18 @@ def test_an_arm_that_cannot_be_trained_is_refused_before_anything_starts(
 
 
 class Place:
-    """Ends each run as it is told to."""
+    """Ends each run as it is told to, and notes which it has trained."""
 
     slots = 2
 
-    def __init__(self, ends: Any) -> None:
+    def __init__(self, ends: Callable[[str], Ended]) -> None:
         self._ends = ends
+        self.trained: list[str] = []
 
     def run(self, words: Sequence[str], env: Mapping[str, str] | None = None) -> Ended:
         run = Path(words[words.index("--out") + 1])
-        ended: Ended = self._ends(run.name)
+        self.trained.append(run.name)
+        ended = self._ends(run.name)
         if not ended.code:
             write_json(run / "summary.json", SUMMARY)
         return ended
@@ -83,8 +85,17 @@ class Place:
         """Nothing runs."""
 
 
-def use(monkeypatch: pytest.MonkeyPatch, ends: Any) -> None:
-    monkeypatch.setattr(runner, "opened", lambda *_, **__: nullcontext(Place(ends)))
+def use(monkeypatch: pytest.MonkeyPatch, ends: Callable[[str], Ended] | None = None) -> Place:
+    place = Place(ends or (lambda _: Ended(0, "", "")))
+    monkeypatch.setattr(runner, "opened", lambda *_, **__: nullcontext(place))
+    return place
+
+
+def ran(
+    tmp_path: Path, corpus: Corpus, arms: Any = SLOW, seeds: int = 1, progress: Progress = SILENT
+) -> StudyResult:
+    study = load_study(write_study(tmp_path, arms), corpus, BUDGET)
+    return run_study(study, corpus, BUDGET, seeds, tmp_path / "out", 1, progress)
 
 
 def test_a_failure_is_said_while_the_others_train(
@@ -137,7 +148,7 @@ def test_a_call_with_nothing_to_do_does_nothing(
         measured.append(config.recipe)
         return Measured(1e9, False)
 
-    use(monkeypatch, lambda _: Ended(0, "", ""))
+    use(monkeypatch)
     for module in ("planning.settling", "study.running.seconds"):
         monkeypatch.setattr(f"crammed.{module}.training_speed", measure)
 
@@ -170,45 +181,34 @@ def test_a_call_with_nothing_to_do_does_nothing(
 def test_a_run_that_finished_as_its_study_was_killed_counts(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained: list[str] = []
-
-    def ends(run: str) -> Ended:
-        trained.append(run)
-        return Ended(0, "", "")
-
-    use(monkeypatch, ends)
-    study = load_study(write_study(tmp_path, SLOW), corpus, BUDGET)
-    first = run_study(study, corpus, BUDGET, 1, tmp_path / "out", 1, SILENT)
+    place, first = use(monkeypatch), ran(tmp_path, corpus)
     kept = json.loads((tmp_path / "out" / "study.json").read_text())
     del kept["arms"]["slow"]["runs"]["0"]
     write_json(tmp_path / "out" / "study.json", kept)
+    study = load_study(str(tmp_path / "s.yaml"), corpus, BUDGET)
     own = config_of(study, "slow", Corpora(corpus), BUDGET)
     write_json(tmp_path / "out" / "slow-0" / "config.json", own.model_dump(mode="json"))
-    again = run_study(study, corpus, BUDGET, 1, tmp_path / "out", 1, SILENT)
+    again = ran(tmp_path, corpus)
     slow = first.arms["slow"].runs  # whose end nobody saw
     assert again.arms["slow"].runs == {"0": slow["0"].without("whole_seconds")}
     assert again.arms["plain"] == first.arms["plain"]
-    assert sorted(trained) == ["plain-0", "slow-0"]  # each once, in either order
+    assert sorted(place.trained) == ["plain-0", "slow-0"]  # each once, in either order
 
 
 def test_a_run_whose_end_was_cut_short_is_ended_when_its_study_goes_on(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kill may come between a run's result and the removal of its checkpoints."""
-    trained: list[str] = []
 
     def ends(run: str) -> Ended:
-        trained.append(run)
         shutil.rmtree(tmp_path / "out" / run / "checkpoints", ignore_errors=True)
         return Ended(0, "", "")
 
-    use(monkeypatch, ends)
-    study = load_study(write_study(tmp_path, SLOW), corpus, BUDGET)
-    first = run_study(study, corpus, BUDGET, 1, tmp_path / "out", 1, SILENT)
+    place, first = use(monkeypatch, ends), ran(tmp_path, corpus)
     (tmp_path / "out" / "slow-0" / "checkpoints").mkdir()
-    trained.clear()
-    again = run_study(study, corpus, BUDGET, 1, tmp_path / "out", 1, SILENT)
-    assert trained == ["slow-0"]
+    place.trained.clear()
+    again = ran(tmp_path, corpus)
+    assert place.trained == ["slow-0"]
     assert not (tmp_path / "out" / "slow-0" / "checkpoints").exists()
     assert again.arms["plain"] == first.arms["plain"]
 
@@ -259,11 +259,9 @@ def test_the_progress_line_counts_judging(tmp_path: Path) -> None:
 def test_arms_of_another_call_are_not_counted(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(monkeypatch, lambda _: Ended(0, "", ""))
-    decay, rate = ["optim.weight_decay=0.5"], ["optim.lr=1e-4"]
-    arms: dict[str, list[str]] = {"plain": [], "muon": decay, "slow": rate}
-    study = load_study(write_study(tmp_path, arms), corpus, BUDGET)
-    run_study(study, corpus, BUDGET, 2, tmp_path / "out", 1, SILENT)
+    use(monkeypatch)
+    arms = {"plain": [], "muon": ["optim.weight_decay=0.5"]}
+    ran(tmp_path, corpus, {**arms, "slow": ["optim.lr=1e-4"]}, 2)
     boards: list[Board] = []
     make = Board.of
 
@@ -272,9 +270,7 @@ def test_arms_of_another_call_are_not_counted(
         return boards[-1]
 
     monkeypatch.setattr(Board, "of", board)
-    del arms["slow"]
-    fewer = load_study(write_study(tmp_path, arms), corpus, BUDGET)
     said = io.StringIO()
-    run_study(fewer, corpus, BUDGET, 3, tmp_path / "out", 1, Progress(said))
+    ran(tmp_path, corpus, arms, 3, Progress(said))
     assert boards[0].finished == {"plain": 3, "muon": 3}
     assert "study  6 finished" in said.getvalue()
