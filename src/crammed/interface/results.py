@@ -85,7 +85,7 @@ class Run(_Result):
         return result(self.folder, self.shown)
 
     def _repr_html_(self) -> str:
-        from crammed.report.notebook import curve_html
+        from crammed.report.page import curve_html
 
         if self.summary is None:
             return table_html([("run", f"{self.shown}, which has not finished")])

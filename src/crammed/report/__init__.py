@@ -10,7 +10,6 @@ study    the page of a study
 curves   the figure of its arms' held-out loss during training
 scaling  the figures of a study on several budgets
 decision the page of a decision between several ways to an encoder
-notebook results as a notebook shows them
 """
 
 import os

@@ -20,6 +20,7 @@ from crammed.evaluation.scores.published import published, published_beside
 from crammed.files.writing import read_json, write_text
 from crammed.quantity import beside_unigram, counted, logits_text, quantity
 from crammed.report import bars, figures
+from crammed.report.drawing import OF_THE_PAGE
 from crammed.report.verdict import of_scores, verdict
 from crammed.rules.choosing import Choice
 from crammed.runs.directory import read_choice, read_config
@@ -126,6 +127,16 @@ def losses_of(path: Path) -> dict[str, Any]:
         "on_the_way": heldout_losses(events, summary.updates),
         "unigram": summary.unigram_cross_entropy,
     }
+
+
+def curve_html(run: Path) -> str:
+    """The losses of a finished run as a notebook shows them: as SVG, in light colours on white."""
+    colours = "; ".join(f"--{name}: {colour}" for colour, name in OF_THE_PAGE.items())
+    style = f"{colours}; background: #fff; max-width: 640px"
+    return (
+        "<style>.crammed .narrow { display: none }</style>"
+        f'<div class="crammed" style="{style}">{figures.loss_figure([losses_of(run)])}</div>'
+    )
 
 
 def _load_run(path: Path) -> dict[str, Any]:

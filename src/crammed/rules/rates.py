@@ -12,30 +12,25 @@ FAR = 8.0
 further."""
 
 
-def suited_rates(config: RunConfig) -> dict[str, float]:
-    """The learning rates that would suit the model, by the keys that its optimizer reads.
+def far_too_high(config: RunConfig, follows: Collection[str] = ()) -> str | None:
+    """What to type instead of rates that are far too high, unless `follows` has left them open.
 
-    Where no rule ties the rate to the width, it is the optimizer's default. Nothing is known of
-    those of another library.
+    Where no rule ties a rate to the width, the optimizer's default suits. Nothing is known of the
+    rates of another library. None if no rate is far too high.
     """
     optim, rules = config.optim, rates_of_width(config)
     if optim.name == "library":
-        return {}
+        return None
     rate = learning_rate(config) if rules else float(type(optim).model_fields["lr"].default)
     suited = {"optim.lr": rate}
     if "optim.matrix_lr" in rules:
         suited["optim.matrix_lr"] = MATRIX_RATE * rate
     if optim.embedding_lr is not None:
         suited["optim.embedding_lr"] = rate
-    return suited
-
-
-def far_too_high(config: RunConfig, follows: Collection[str] = ()) -> str | None:
-    """What to type instead of rates that are far too high, unless `follows` has left them open."""
-    own = config.optim.model_dump()
-    high = {
-        key: suited
-        for key, suited in suited_rates(config).items()
-        if key not in follows and own[key.partition(".")[2]] > FAR * suited
-    }
-    return " ".join(f"{key}={suited:.2g}" for key, suited in high.items()) or None
+    own = optim.model_dump()
+    high = [
+        f"{key}={value:.2g}"
+        for key, value in suited.items()
+        if key not in follows and own[key.partition(".")[2]] > FAR * value
+    ]
+    return " ".join(high) or None
