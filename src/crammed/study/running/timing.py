@@ -40,7 +40,7 @@ class Timing:
         self._start: float | None = None
 
     def training(self, config: RunConfig, rows: int | None) -> float:
-        """Seconds that a run trains on a corpus of so many rows; None if that is unknown.
+        """Seconds that a run trains on a corpus of so many rows, if that is known.
 
         Raises:
             InputError: the device is missing, or too small for the model.
