@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,63 +30,19 @@ Run = dict[str, Any]
 Shape = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Text:
-    """The length of a text that runs were, or might be, trained on."""
-
-    tokens: int
-    characters: float
-
-    def __str__(self) -> str:
-        return f"{quantity(self.characters, 'B')}, {quantity(self.tokens)} tokens"
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Runs over texts, sizes and lengths."""
-
-    texts: list[Text]
-    runs: list[Run]
-
-    @classmethod
-    def read(cls, name: str) -> Grid:
-        """The grid of a record."""
-        values = layout.found(layout.RECORDS / name / "runs.json")
-        there = {run["text_tokens"] for run in values["runs"]}
-        texts = {
-            each["tokens"]: Text(each["tokens"], each["characters"])
-            for each in values["corpora"].values()
-            if each["tokens"] in there
-        }
-        return cls([texts[tokens] for tokens in sorted(texts)], values["runs"])
-
-    def of(self, text: Text | None = None, shape: Shape | None = None) -> list[Run]:
-        """The runs of the default variant, on one text and in one size if these are given."""
-        return [
-            run
-            for run in self.runs
-            if run["variant"] == DEFAULT
-            and (text is None or run["text_tokens"] == text.tokens)
-            and (shape is None or _shape(run) == shape)
-        ]
-
-    @property
-    def speeds(self) -> dict[Shape, float]:
-        """The tokens per second of each size, from its fastest run: that was disturbed least."""
-        found: dict[Shape, float] = {}
-        for run in self.of():
-            speed = run["tokens"] / run["charged_seconds"]
-            found[_shape(run)] = max(speed, found.get(_shape(run), 0.0))
-        return found
-
-
 def minutes_table(name: str) -> str:
     """What the default recipe does with each text in some minutes, and the loss to expect."""
-    grid = Grid.read(name)
-    runs = grid.of()
-    longest = grid.texts[-1]
-    longer = Text(round(longest.tokens / longest.characters * MORE_TEXT), MORE_TEXT)
-    rows = [row_of(*_foreseen(grid, text, n)) for text in (*grid.texts, longer) for n in MINUTES]
+    values = layout.found(layout.RECORDS / name / "runs.json")
+    runs = [run for run in values["runs"] if run["variant"] == DEFAULT]
+    characters = {each["tokens"]: each["characters"] for each in values["corpora"].values()}
+    texts = {tokens: characters[tokens] for tokens in sorted({run["text_tokens"] for run in runs})}
+    longest = max(texts)
+    texts[round(longest / texts[longest] * MORE_TEXT)] = MORE_TEXT
+    rows = [
+        row_of(f"{quantity(size, 'B')}, {quantity(tokens)} tokens", *_foreseen(runs, tokens, n))
+        for tokens, size in texts.items()
+        for n in MINUTES
+    ]
     head = (
         "| text | minutes | layers x width | tokens read | readings | ends after "
         "| held-out loss to expect |"
@@ -99,28 +54,30 @@ def minutes_table(name: str) -> str:
     return tabled(head, rows, runs, words)
 
 
-def _foreseen(grid: Grid, text: Text, minutes: int) -> tuple[str, ...]:
-    """The row of `minutes_table` for a text and a budget."""
-    config, speed = _chosen(grid, text, minutes)
-    rows, shape = text.tokens / config.data.row_length, shape_of(config)
+def _foreseen(runs: list[Run], text: int, minutes: int) -> tuple[str, ...]:
+    """The row of `minutes_table` for a text of so many tokens and a budget."""
+    config, speed = _chosen(runs, text, minutes)
+    rows, shape = text / config.data.row_length, shape_of(config)
     paid, read = expected_tokens(config, speed), expected_tokens(config, speed, rows)
+    own = [run for run in runs if (run["text_tokens"], _shape(run)) == (text, shape)]
     return (
-        str(text),
         str(minutes),
-        _size(shape),
+        f"{shape[0]} x {shape[1]}",
         quantity(read),
-        _times(read / text.tokens),
+        _times(read / text),
         config.budget.limit.part(read / paid) if read < paid else "",
-        _expected(_by_tokens(grid.of(text, shape)), read),
+        _expected(_by_tokens(own), read),
     )
 
 
-def _chosen(grid: Grid, text: Text, minutes: int) -> tuple[RunConfig, float]:
-    """The default recipe for a text and a budget on the machine of a grid, and its FLOP/s there."""
-    threads = f"compute.threads={grid.runs[0]['cores']}"
+def _chosen(runs: list[Run], text: int, minutes: int) -> tuple[RunConfig, float]:
+    """The default recipe for a text and a budget on the machine of the runs; its FLOP/s there."""
     fixed = {"budget": {"limit": f"{minutes}m"}}
-    asked = ask("crammed", ["compute.device=cpu", threads], fixed)
-    speeds = grid.speeds
+    asked = ask("crammed", ["compute.device=cpu", f"compute.threads={runs[0]['cores']}"], fixed)
+    speeds: dict[Shape, float] = {}  # of the fastest run of each size, which was disturbed least
+    for run in runs:
+        speed = run["tokens"] / run["charged_seconds"]
+        speeds[_shape(run)] = max(speed, speeds.get(_shape(run), 0.0))
 
     def measured(config: RunConfig) -> float:
         """The FLOP/s of a size, or of the nearest one that was measured."""
@@ -130,7 +87,7 @@ def _chosen(grid: Grid, text: Text, minutes: int) -> tuple[RunConfig, float]:
         model = config.model.model_copy(update={"layers": layers, "width": width})
         return speeds[nearest] * flops_per_token(config.model_copy(update={"model": model}))
 
-    chosen = choose(asked, text.tokens / asked.config.data.row_length, measured).config
+    chosen = choose(asked, text / asked.config.data.row_length, measured).config
     return chosen, measured(chosen)
 
 
@@ -172,7 +129,3 @@ def _shape(run: Run) -> Shape:
 def _weight(shape: Shape) -> int:
     """The order of sizes: roughly their number of parameters."""
     return shape[0] * shape[1] ** 2
-
-
-def _size(shape: Shape) -> str:
-    return f"{shape[0]} x {shape[1]}"
