@@ -88,7 +88,6 @@ def _turn(loop: Training, seconds: float) -> float:
 
 @contextmanager
 def _neighbour(*, busy: bool) -> Iterator[None]:
-    """Another process that takes a core, if `busy`."""
     if not busy:
         yield
         return

@@ -49,7 +49,6 @@ def recipe_of(words: Sequence[str] | None, default: str = "crammed") -> tuple[st
 
 
 def config_of(words: Sequence[str] | None, default: str = "crammed") -> RunConfig:
-    """The configuration that the words of a command line ask for."""
     recipe, overrides = recipe_of(words, default)
     return load_config(recipe, overrides)
 
@@ -133,7 +132,6 @@ class Training:
         return self.step.gradients(random_rows(self.config, self.rows, number), plan)
 
     def update(self, number: int) -> None:
-        """A whole update."""
         self.gradients(number)
         self.step.apply(1.0)
 

@@ -67,7 +67,6 @@ class Others:
         return found
 
     def place(self, words: Words) -> int:
-        """One of the words' places."""
         return self._draw.randrange(len(words))
 
 
@@ -208,7 +207,6 @@ def main(
     ),
     out: Path | None = None,
 ) -> None:
-    """Run the benchmark and print JSON."""
     if missing := [file for file in files if not file.is_file()]:
         raise InputError(f"{missing[0]} is not a file")
     from crammed.runs.environment import environment  # imports PyTorch, which workers do without

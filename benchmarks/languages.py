@@ -33,7 +33,6 @@ RECIPES = ("crammed", "crammed-2022")
 
 
 def kept(study: Path, packages: list[dict[str, Any]], command: str) -> dict[str, Any]:
-    """Everything about one language."""
     result = read_result(study)
     corpora = {}
     for folder in sorted((study / "corpora").iterdir()):

@@ -146,7 +146,6 @@ def main(
     ] = False,
     out: Path | None = None,
 ) -> None:
-    """Run the benchmark and print JSON."""
     size, small_size = bytes_of(data), bytes_of(small)
     with TemporaryDirectory(prefix="crammed-benchmark-") as scratch:
         folder = Path(scratch)

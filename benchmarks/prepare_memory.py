@@ -87,7 +87,6 @@ def main(
     files: Annotated[str, typer.Option(help="Numbers of files.")] = "",
     out: Path | None = None,
 ) -> None:
-    """Run the benchmark and print JSON."""
     from common import finish, numbers_of
     from crammed.runs.environment import environment
 

@@ -48,7 +48,6 @@ def main(
     tokenizer: Annotated[Path | None, typer.Option(help="Use this tokenizer.json.")] = None,
     out: Path | None = None,
 ) -> None:
-    """Run the benchmark and print JSON."""
     from common import finish
     from crammed.runs.environment import environment
 

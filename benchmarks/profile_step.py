@@ -79,7 +79,6 @@ def main(
 
 
 def group_of(kernel: str) -> str:
-    """The group that the name of a forward or backward kernel puts it into."""
     found = (group for group, words in GROUPS if re.search(words, kernel, re.IGNORECASE))
     last = LEFT[0] if re.search(LEFT[1], kernel, re.IGNORECASE) else "other"
     return next(found, part_of(kernel) or last)

@@ -111,7 +111,6 @@ def _repeat(call: Callable[[], object], times: int) -> None:
 
 
 def _call(model: Any, batch: int, length: int) -> Callable[[], object]:
-    """A function that encodes one batch of random tokens."""
     ids = torch.randint(5, model.config.vocab_size, (batch, length))
     mask = torch.ones_like(ids)
     return lambda: model(input_ids=ids, attention_mask=mask)

@@ -146,7 +146,6 @@ def _peak_memory(config: RunConfig, rows: int) -> int:
 
 
 def _reason(name: str, error: Exception) -> str:
-    """Why a loop failed, which is also printed."""
     reason = f"{type(error).__name__}: {error}"
     print(f"{name} failed: {reason}", file=sys.stderr, flush=True)
     return reason
@@ -218,7 +217,6 @@ class _Timed:
             self.peak = max(self.peak, most)
 
     def forget(self) -> None:
-        """Discard the turns so far."""
         self._seconds.clear()
         self._joules.clear()
 

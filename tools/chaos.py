@@ -114,7 +114,6 @@ def _cells(stages: list[str] | None, faults: list[str] | None) -> list[Cell]:
 
 
 def _only(cells: list[Cell], number: int) -> Cell:
-    """The cell of the try with this number."""
     for stage, fault in cells:
         if _NUMBERS[stage.name, fault.name] == number % _SIZE:
             return stage, fault

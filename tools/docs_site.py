@@ -30,6 +30,5 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def as_page(readme: str) -> str:
-    """README.md as if it were in docs/."""
     others = re.sub(r"\]\((?!docs/|https?://|#)", "](../", readme)
     return others.replace("](docs/", "](")

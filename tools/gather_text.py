@@ -188,7 +188,6 @@ def _has_letters_of_its_own(line: str) -> bool:
 
 
 def _documents(lines: Iterator[str], seen: set[str]) -> Iterator[str]:
-    """Lines that have not occurred before, joined to documents."""
     document: list[str] = []
     for line in lines:
         line = " ".join(line.split())

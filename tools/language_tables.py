@@ -46,8 +46,7 @@ def _files(records: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
 
 def languages_table(*records: str) -> str:
     """Kinds of tokenizers in each language, the best first."""
-    rows, sizes, seeds, spent = [], set(), set(), 0.0
-    fewer = []
+    rows, fewer, sizes, seeds, spent = [], [], set(), set(), 0.0
     for name, values in _files(records):
         own = ("command", "packages", "kinds", "lost", "gaps")
         study = StudyResult.model_validate({k: v for k, v in values.items() if k not in own})
@@ -57,22 +56,21 @@ def languages_table(*records: str) -> str:
             seeds.add(arm["seeds"])
             if kind["vocabulary"] < _VOCABULARY:
                 fewer.append(f"{arm['arm']} in {name} found {kind['vocabulary']:,}")
-            rows.append(
-                row_of(
-                    name if number == 0 else "",
-                    arm["arm"],
-                    f"{kind['tokens_per_character']:.3f}",
-                    f"{kind['unused']:,}",
-                    f"{100 * kind['unknown']:.3f} %",
-                    f"{kind['unigram_bits']:.3f}",
-                    mean_text(one, _MEASURE),
-                    difference_cell(one, _MEASURE),
-                )
+            cells = (
+                name if number == 0 else "",
+                arm["arm"],
+                f"{kind['tokens_per_character']:.3f}",
+                f"{kind['unused']:,}",
+                f"{100 * kind['unknown']:.3f} %",
+                f"{kind['unigram_bits']:.3f}",
+                mean_text(one, _MEASURE),
+                difference_cell(one, _MEASURE),
             )
+            rows.append(row_of(*cells))
         spent += sum(run.seconds or 0.0 for arm in study.arms.values() for run in arm.runs.values())
     text = wrapped(
         f"Vocabulary {_VOCABULARY:,}{''.join(f' ({each})' for each in fewer)}, 2 x 64, "
-        f"600,000 tokens a run, {_range(seeds)} seeds; "
+        f"600,000 tokens a run, {' to '.join(map(str, sorted({min(seeds), max(seeds)})))} seeds; "
         f"{min(sizes):.1f} to {max(sizes):.1f} million characters of text. Unigram: bits per "
         "character of a model that knows only how frequent tokens are. Differences are from "
         f"WordPiece. All runs trained for {spent / 3600:.1f} hours on one core of a busy machine."
@@ -80,27 +78,18 @@ def languages_table(*records: str) -> str:
     return table(_HEAD, rows, text)
 
 
-def _range(numbers: set[int]) -> str:
-    return " to ".join(str(each) for each in sorted({min(numbers), max(numbers)}))
-
-
 def gaps_table(*records: str) -> str:
     """What recipes lose of each language's characters, and a gap that the model filled."""
     rows = []
     for name, values in _files(records):
-        gaps = sorted(values["gaps"], key=lambda gap: len(gap["before"] + gap["after"]))
-        gap = gaps[0]
+        gaps = values["gaps"]
+        gap = min(gaps, key=lambda gap: len(gap["before"] + gap["after"]))
         sentence = f"{gap['before']}**[{gap['word']}]**{gap['after']}"
-        rows.append(
-            row_of(
-                name,
-                *(
-                    f"{100 * values['lost'][recipe]:.1f} %"
-                    for recipe in ("crammed", "crammed-2022")
-                ),
-                f"{statistics.median(each['rank'] for each in gaps):,.0f}",
-                sentence.replace("|", "\\|"),
-                f"{gap['guesses'][0][0]}, {gap['rank']:,}".replace("|", "\\|"),
-            )
+        cells = (
+            *(f"{100 * values['lost'][recipe]:.1f} %" for recipe in ("crammed", "crammed-2022")),
+            f"{statistics.median(each['rank'] for each in gaps):,.0f}",
+            sentence.replace("|", "\\|"),
+            f"{gap['guesses'][0][0]}, {gap['rank']:,}".replace("|", "\\|"),
         )
+        rows.append(row_of(name, *cells))
     return table(_GAPS, rows)

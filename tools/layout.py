@@ -25,7 +25,6 @@ PAGE_WIDTH = 120
 
 
 def benchmarks(*names: str) -> list[dict[str, Any]]:
-    """The results of benchmarks that a page names."""
     return [found(BENCHMARKS / name) for name in names]
 
 
@@ -38,7 +37,6 @@ def found(file: Path) -> dict[str, Any]:
 
 
 def row_of(*cells: str) -> str:
-    """A line of a table."""
     return f"| {' | '.join(cells)} |"
 
 

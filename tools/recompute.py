@@ -62,14 +62,12 @@ class Check:
             self.faults.append(f"{where}: {shown!r} is published, and {value!r} is found")
 
     def numbers(self, where: str, shown: str, values: list[float]) -> None:
-        """Compare the numbers in a cell, each rounded to its last digit."""
         found = NUMBER.findall(shown)
         self.same(f"{where}: numbers", str(len(found)), str(len(values)))
         for number, value in zip(found, values, strict=False):
             self.same(where, number, float(value))
 
     def near(self, where: str, shown: float, value: float, by: float) -> None:
-        """Compare numbers that were drawn at random."""
         self.count += 1
         if abs(shown - value) > by:
             self.faults.append(f"{where}: {shown:g} is published, and {value:g} is found")
@@ -148,7 +146,6 @@ def positions(head: list[str]) -> list[str]:
 def check_row(
     check: Check, where: str, part: dict[str, Any], main: str, row: dict[str, str]
 ) -> None:
-    """The line of an arm."""
     arm, where = row["arm"], f"{where}, {row['arm']}"
     if arm not in part["arms"]:
         check.same(where, arm, None)
@@ -241,7 +238,6 @@ def check_power(check: Check, where: str, part: dict[str, Any], main: str, text:
 
 
 def check_verdicts(check: Check, where: str, part: dict[str, Any], main: str, text: str) -> None:
-    """Which arms are said to be better and worse."""
     wanted = again.verdicts(part, main)
     for verdict in ("better", "worse"):
         said = re.search(rf"{verdict} than `[^`]+`: (.*?)\.(?: [A-Z!]|$)", text, re.IGNORECASE)

@@ -35,7 +35,6 @@ def parts(study: Json) -> dict[str, Json]:
 
 
 def values(part: Json, arm: str, measure: str) -> list[float]:
-    """The values of a measure over the seeds of an arm."""
     runs = [run for run in part["arms"][arm]["runs"].values() if not run.get("failed")]
     every = ({**run, **run.get("scores", {})}.get(measure) for run in runs)
     return [float(each) for each in every if each is not None]

@@ -89,9 +89,8 @@ def scores_table(record: str) -> str:
 
 def agreement_table(record: str) -> str:
     """How far pairs of tasks rank a record's encoders alike: Spearman's correlation."""
-    arms, _, _ = _arms(record)
     by_task: dict[str, list[float]] = defaultdict(list)
-    for scores in arms.values():
+    for scores in _arms(record)[0].values():
         for task, each in scores.items():
             by_task[task] += each
     rows = [
@@ -109,7 +108,6 @@ def _mean(values: list[float]) -> str:
 
 
 def _gain(first: list[float], second: list[float]) -> str:
-    """What the first arm scores above the second, with Welch's interval over pretraining seeds."""
     difference, low, high = welch(first, second)
     return f"{difference:+.1f} ({low:+.1f} to {high:+.1f})"
 
@@ -140,8 +138,7 @@ def decisions_table(record: str) -> str:
             row_of(text, name, *(_shown(each, way) for way in ways))
             for name, each in scores.items()
         ]
-    head = row_of("text", "task", *ways)
-    return table(head, rows)
+    return table(row_of("text", "task", *ways), rows)
 
 
 def _shown(score: dict[str, Any], way: str) -> str:

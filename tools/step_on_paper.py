@@ -58,11 +58,7 @@ def main() -> None:
 
 
 def begin(attention: str) -> Noted:
-    """Record all launches on the GPU from now on; ends the program if this machine cannot.
-
-    Args:
-        attention: the backend of attention, ``cudnn`` or ``flash``.
-    """
+    """Record all launches on the GPU from now on; ends the program if this machine cannot."""
     if (missing := gpu.missing()) is not None:
         sys.exit(f"error: a step on paper needs {missing}")
     gpu.load()  # before PyTorch is imported, as the others do
@@ -79,12 +75,10 @@ def _check(noted: Noted) -> int:
     from paper.toy import by_hand, on_paper
 
     found = [(launch.read, launch.written) for launch in on_paper(noted)]
-    expected = by_hand()
-    for ours, hand in zip(found, expected, strict=False):
-        print(
-            f"{'same' if ours == hand else 'OTHER'}: {ours} bytes read and written, by hand {hand}"
-        )
-    return 0 if found == expected else 1
+    for ours, hand in zip(found, by_hand(), strict=False):
+        same = "same" if ours == hand else "OTHER"
+        print(f"{same}: {ours} bytes read and written, by hand {hand}")
+    return 0 if found == by_hand() else 1
 
 
 if __name__ == "__main__":

@@ -145,7 +145,6 @@ def _finished(part: StudyResult) -> bool:
 
 
 def _figure(label: str) -> str:
-    """The file of a figure in a record."""
     return f"differences-{label}.svg" if label else "differences.svg"
 
 

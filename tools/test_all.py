@@ -45,15 +45,12 @@ SHOWN = (
 
 @dataclass(frozen=True)
 class Step:
-    """A command, and what it is for."""
-
     name: str
     command: list[str]
     environment: dict[str, str] = field(default_factory=dict)
 
 
 def steps() -> Iterator[Step]:
-    """All steps of `make test-all` once the environments exist."""
     test, oldest, newest = (f".venv-{name}/bin/python" for name in ("test", "oldest", "newest"))
     fresh = {"CRAMMED_TESTS_FORK": "0"}
     yield Step("make test", ["make", "test"])

@@ -182,7 +182,6 @@ class _Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end."""
         if self.returncode is None:
             self.returncode = self._answer(timeout)
             self._server.close()
@@ -195,16 +194,13 @@ class _Forked:
         return self._written(self._out), self._written(self._error)
 
     def send_signal(self, which: signal.Signals) -> None:
-        """Send a signal while it runs."""
         if self.poll() is None:
             os.kill(self.pid, which)
 
     def terminate(self) -> None:
-        """Ask it to end."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once."""
         self.send_signal(signal.SIGKILL)
 
     def _answer(self, timeout: float | None = None) -> int:

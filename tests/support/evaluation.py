@@ -26,6 +26,5 @@ def make_model(path: Path, corpus: Corpus, seed: int, *changes: str) -> Path:
 
 
 def tasks_of(result: dict[str, Any]) -> dict[str, Any]:
-    """The scores on GLUE, by task."""
     tasks: dict[str, Any] = result["suites"]["glue"]["tasks"]
     return tasks

@@ -63,7 +63,6 @@ def byte_pairs() -> Tokenizer:
 
 
 def change(file: Path, values: dict[str, Any]) -> None:
-    """Give keys of a JSON file these values, in a new file if there is none."""
     found = json.loads(file.read_text()) if file.exists() else {}
     file.write_text(json.dumps({**found, **values}))
 

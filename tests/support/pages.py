@@ -9,6 +9,5 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def python_blocks() -> list[str]:
-    """The blocks of Python in docs/python.md."""
     text = (DOCS / "python.md").read_text("utf-8")
     return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

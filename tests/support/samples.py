@@ -110,7 +110,6 @@ WHOLE = (".parquet", ".arrow")
 
 
 def fits(suffix: str, text: str) -> bool:
-    """Whether a format can hold a text."""
     return suffix != ".tsv" or not {"\t", "\n", "\r"} & {*text}
 
 

@@ -66,7 +66,6 @@ def vector(tensors: Iterable[Tensor | None]) -> Tensor:
 
 
 def gradients_of(step: TrainStep) -> Tensor:
-    """The gradients of a step as one vector."""
     return vector(parameter.grad for parameter in step.parameters)
 
 

@@ -38,7 +38,6 @@ def read(folder: Path, train: Rows, validation: Rows | None = None, **fields: An
 
 
 def refusal(folder: Path, train: Rows, validation: Rows | None = None, **fields: Any) -> str:
-    """The line that refuses these rows."""
     with pytest.raises(InputError) as caught:
         read(folder, train, validation, **fields)
     assert "\n" not in str(caught.value)

@@ -44,7 +44,6 @@ def write_rows(path: Path, rows: Iterable[object]) -> Path:
 
 
 def write_jsonl(path: Path, texts: Iterable[str]) -> Path:
-    """Write documents as JSON lines."""
     return write_rows(path, ({"text": text} for text in texts))
 
 

@@ -60,7 +60,6 @@ class Layer:
     def remark(
         self, kind: str, path: str = "", to: str = "", number: int = 0, **about: Any
     ) -> None:
-        """Add a line to the journal."""
         values = {"process": self.process, "number": number, "kind": kind, "path": path}
         values |= {"to": to, "about": about, "seconds": round(self._clock() - self._began, 4)}
         _write(self._journal, (json.dumps(values) + "\n").encode())
@@ -88,7 +87,6 @@ class Layer:
             os.link(path, self.kept / name, src_dir_fd=folder, follow_symlinks=False)
 
     def install(self) -> None:
-        """Replace the functions that change files in this process."""
         _install_folders(self)
         _install_opening(self)
         _install_native(self)

@@ -102,7 +102,6 @@ def _full_disk(fault: Fault, layer: Layer, kind: str, path: str) -> None:
 
 
 def _failing(fault: Fault, layer: Layer, kind: str, path: str) -> None:
-    """One operation fails: a write, a sync, a rename; or reading a file."""
     layer.remark("fault")
     raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 

@@ -41,7 +41,6 @@ class Operation:
 
 
 def read_journal(file: Path) -> list[Operation]:
-    """All operations in the order in which they were done."""
     if not file.exists():
         return []
     return [Operation(**json.loads(line)) for line in file.read_text("utf-8").splitlines()]

@@ -42,7 +42,6 @@ class Outcome:
 
     @property
     def lines(self) -> list[str]:
-        """Its error lines."""
         return [line for line in self.error.splitlines() if line.startswith("error: ")]
 
     def complaint(self, may_be_killed: bool = False, may_be_mute: bool = False) -> str | None:
@@ -119,7 +118,6 @@ def difference(found: Mapping[str, str], wanted: Mapping[str, str]) -> str | Non
 
 
 def contents(world: Path) -> dict[str, bytes]:
-    """Every file of a world."""
     files = (file for file in sorted(world.rglob("*")) if file.is_file())
     return {str(file.relative_to(world)): file.read_bytes() for file in files}
 

@@ -22,7 +22,6 @@ _OF_FOLDERS = ("create", "rename", "mkdir", "remove", "rmdir")
 
 
 def files_of(world: Path) -> dict[Path, Identity]:
-    """Every file of a world with its identity."""
     found = {}
     for file in sorted(world.rglob("*")):
         if file.is_file():

@@ -43,7 +43,6 @@ class Ended:
 
     @property
     def hit(self) -> bool:
-        """Whether the fault struck."""
         return any(each.kind == "fault" for each in self.journal)
 
 

@@ -145,7 +145,6 @@ def write_inputs(folder: Path) -> None:
 
 
 def make_world(templates: Path, stage: Stage, world: Path) -> None:
-    """Copy what the stage needs into a new world."""
     world.mkdir(parents=True)
     for name in stage.needs:
         source = templates / name

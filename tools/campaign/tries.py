@@ -134,7 +134,6 @@ class Campaign:
         return Try(number, stage.name, fault.name, plan, prior)
 
     def run(self, tried: Try, core: int = 0) -> Try:
-        """Do the try, and return it with its verdict."""
         began = time.monotonic()
         place = self.folder / f"try-{tried.number}"
         shutil.rmtree(place, ignore_errors=True)
@@ -358,7 +357,6 @@ class _Trial:
         return f"one line, then {named}"
 
     def _do_as_told(self, said: str, damaged: str) -> str:
-        """Follow the advice of an error message; returns what was done."""
         top = Path(damaged).parts[0]
         if self.link is not None and "choose another" not in said:
             self.link.take_back()

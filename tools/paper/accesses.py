@@ -33,21 +33,14 @@ class Access:
     whole: int | None
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """Bytes of one launch of a kernel."""
+def traffic(accesses: Iterable[Access]) -> tuple[int, int]:
+    """The bytes that one launch of a kernel reads and writes.
 
-    read: int
-    written: int
-
-
-def traffic(accesses: Iterable[Access]) -> Traffic:
-    """Count each element once: formulas add up, but to no more than the buffer has.
-
-    Where the formula depends on loaded values (a gather, a scatter), every access counts.
+    Each element counts once: formulas add up, but to no more than the buffer has. Where the formula
+    depends on loaded values (a gather, a scatter), every access counts.
     """
-    moved: dict[str, int] = {READ: 0, WRITTEN: 0}
-    for does in moved:
+    moved: dict[str, int] = {}
+    for does in (READ, WRITTEN):
         reached: defaultdict[str, dict[str, int]] = defaultdict(dict)
         most: dict[str, float] = {}
         for access in accesses:
@@ -56,12 +49,11 @@ def traffic(accesses: Iterable[Access]) -> Traffic:
                 whole = math.inf if access.whole is None else access.whole * access.size
                 most[access.buffer] = max(most.get(access.buffer, 0), whole)
         moved[does] = sum(int(min(most[b], sum(each.values()))) for b, each in reached.items())
-    return Traffic(moved[READ], moved[WRITTEN])
+    return moved[READ], moved[WRITTEN]
 
 
-KERNELS: dict[str, tuple[bool, Traffic]] = {}
-"""For the last kernel generated under each name: whether it belongs to a backward pass, and what it
-moves."""
+KERNELS: dict[str, tuple[bool, tuple[int, int]]] = {}
+"""Of the last kernel generated under each name: whether it is of a backward pass, and `traffic`."""
 
 
 def watch() -> None:
@@ -99,7 +91,9 @@ def watch() -> None:
         kept = []
         for access in noted(self).values():
             if access.does == READ or access.buffer not in gone:
-                kept.append(_bounded(access, _numel(graphs.graph, access.buffer)))
+                whole = _numel(graphs.graph, access.buffer)
+                bounded = access.whole is not None and whole is not None
+                kept.append(replace(access, whole=whole) if bounded else access)
         for space in self.args.workspace_args:  # partial sums, which another kernel adds up
             count, size = int(space.count), space.dtype.itemsize
             kept.append(Access(space.outer_name, WRITTEN, "", count, size, count))
@@ -126,10 +120,3 @@ def _numel(graph: Any, buffer: str) -> int | None:
         return int(graph.get_numel(buffer))
     except (KeyError, TypeError, AttributeError):  # one that has no size of its own
         return None
-
-
-def _bounded(access: Access, whole: int | None) -> Access:
-    """The access with the size of its buffer, where that is a bound."""
-    if access.whole is None or whole is None:
-        return access
-    return replace(access, whole=whole)

@@ -19,8 +19,8 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from paper import accesses, gpu
 from paper.launches import Launch, Noted, Operators
 
-_KEPT: list[Any] = []
-"""Registrations of operators, which must live as long as the process."""
+_ATEN = torch.library.Library("aten", "IMPL")
+"""Our own operators, which are registered as long as this lives."""
 
 
 class Kernel:
@@ -28,12 +28,10 @@ class Kernel:
 
     def __init__(self, name: str, noted: Noted) -> None:
         backward, moved = accesses.KERNELS[name]
-        where = "backward" if backward else "forward"
-        self._launch = Launch(name, where, moved.read, moved.written)
+        self._launch = Launch(name, "backward" if backward else "forward", *moved)
         self._noted = noted
 
     def run(self, *args: object, **kwargs: object) -> None:
-        """Record a launch."""
         self._noted.add(self._launch)
 
 
@@ -41,9 +39,8 @@ def install(noted: Noted, attention: str) -> None:
     """Make PyTorch compile for the GPU that is not there; call it once in a process.
 
     Args:
-        noted: records every launch.
-        attention: the backend of attention, ``cudnn`` or ``flash``. PyTorch 2.11 and later choose
-            the first on an H200.
+        attention: its backend, ``cudnn``, which PyTorch 2.11 and later choose on an H200, or
+            ``flash``.
     """
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
@@ -98,7 +95,6 @@ def _replace_loading(noted: Noted) -> None:
 
 
 def _module(name: str) -> Any:
-    """A private module of PyTorch."""
     return importlib.import_module(f"torch.{name}")
 
 
@@ -139,10 +135,8 @@ def _keep_attention(kind: str) -> None:
             )[0]
         return output
 
-    library = torch.library.Library("aten", "IMPL")
     name, key = "scaled_dot_product_attention", "CompositeImplicitAutograd"
-    library.impl(name, attention, key, allow_override=True)
-    _KEPT.append(library)
+    _ATEN.impl(name, attention, key, allow_override=True)
 
 
 def _make_constants_real() -> None:
@@ -154,10 +148,8 @@ def _make_constants_real() -> None:
     def strided(size: Any, stride: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Tensor:
         return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
 
-    library = torch.library.Library("aten", "IMPL")
-    library.impl("empty.memory_format", empty, "CUDA")
-    library.impl("empty_strided", strided, "CUDA")
-    _KEPT.append(library)
+    _ATEN.impl("empty.memory_format", empty, "CUDA")
+    _ATEN.impl("empty_strided", strided, "CUDA")
 
 
 def _tell_shapes() -> None:
@@ -166,6 +158,4 @@ def _tell_shapes() -> None:
     def product(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
         return out
 
-    library = torch.library.Library("aten", "IMPL")
-    library.impl("_scaled_mm.out", product, "Meta")
-    _KEPT.append(library)
+    _ATEN.impl("_scaled_mm.out", product, "Meta")

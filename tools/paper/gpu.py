@@ -18,8 +18,7 @@ from typing import Any
 
 SOURCE = Path(__file__).with_name("device.cpp")
 KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "step-on-paper"
-"""A folder that nobody else can write to, for the library built from `SOURCE` and the compilers'
-caches."""
+"""A folder that nobody else can write to, for the library and the compilers' caches."""
 CAPABILITY = (9, 0)
 
 
@@ -124,11 +123,9 @@ def _answer(holder: Any, answer: object, names: str) -> None:
 class _Event:
     """Nothing takes time here."""
 
-    def record(self, stream: object = None) -> None:
-        """Mark a moment."""
+    def record(self, stream: object = None) -> None: ...
 
-    def synchronize(self) -> None:
-        """Wait for it."""
+    def synchronize(self) -> None: ...
 
 
 class _Driver:

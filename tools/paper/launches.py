@@ -49,7 +49,6 @@ class Launch:
 
     @property
     def moved(self) -> int:
-        """Bytes read and written."""
         return self.read + self.written
 
 
@@ -69,10 +68,8 @@ class Noted:
         """Within this context, launches are added to the list that it yields."""
         launches: list[Launch] = []
         self._launches = launches
-        try:
-            yield launches
-        finally:
-            self._launches = None
+        yield launches
+        self._launches = None
 
 
 class Operators(TorchDispatchMode):
@@ -89,8 +86,7 @@ class Operators(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        launch = launch_of(func, args, kwargs or {}, result)
-        if launch is not None:
+        if (launch := launch_of(func, args, kwargs or {}, result)) is not None:
             self._noted.add(launch)
         return result
 
@@ -157,10 +153,7 @@ def _attention(name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]
 
 
 def _launches_of_lists(args: Any) -> int:
-    """Launches of sums of lists of tensors.
-
-    Tensors of one format share launches, each of at most 64 tensors and 320 chunks.
-    """
+    """Tensors of one format share launches, each of at most 64 tensors and 320 chunks."""
     totals, added = list[Tensor](args[0]), list[Tensor](args[1])
     if any(a.dtype != b.dtype for a, b in zip(totals, added, strict=True)):
         return len(totals)

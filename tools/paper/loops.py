@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from crammed.config import RunConfig
 from crammed.machine.device import Device
@@ -23,9 +23,6 @@ def loop_of(name: str, config: RunConfig) -> Update:
 
     Args:
         config: with the rows of a microbatch.
-
-    Raises:
-        KeyError: there is no such loop.
     """
     _make_on_device()
     rows = config.compute.microbatch_rows
@@ -57,7 +54,6 @@ class _Whole(Device):
 
 
 def loops() -> Sequence[str]:
-    """The names of all loops."""
     return ("ours", WHOLE, *importlib.import_module("step").PLAIN)
 
 
@@ -73,16 +69,10 @@ def _make_on_device() -> None:
             made: nn.Module = model(config.model, vocab_size)
         return made
 
-    def moved(rows: Tensor, device: torch.device) -> Tensor:
-        return rows.to(device)
-
-    def stay(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
-        return self
-
     build.new_model = benchmark.new_model = new_model
-    step.moved = moved
+    step.moved = lambda rows, device: rows.to(device)
     module: Any = nn.Module
-    module.to = stay
+    module.to = lambda self, *args, **kwargs: self
 
 
 def _made_there(make: Callable[[RunConfig], Any]) -> Callable[[RunConfig], Any]:

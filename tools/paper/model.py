@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from crammed.machine.cards import Card
@@ -14,18 +13,13 @@ from paper.launches import Launch
 EIGHT_BITS = 1.68
 """How many times as fast a layer's product is in 8 bits as in 16: one H200 reached 1,214 to 1,258
 TFLOP/s where 16 bits reached 727 to 740."""
-
-
 Sums = dict[str, float]
 """Totals of launches, by what is counted."""
 COUNTED = ("launches", "read", "written", "flops", "seconds")
 
 
 def seconds(launch: Launch, card: Card) -> float:
-    """Seconds for its FLOPs or its bytes, whichever take longer, but no less than launching takes.
-
-    Rates are those of `crammed.planning.oncard`; 8-bit products are `EIGHT_BITS` times as fast.
-    """
+    """Seconds for its FLOPs or its bytes, whichever take longer, or at least for launching it."""
     rate = ATTENTION if launches.ATTENTION in launch.name else PRODUCTS
     rate *= EIGHT_BITS if "scaled_mm" in launch.name else 1
     moving = launch.moved / (BANDWIDTH * card.bandwidth)
@@ -40,11 +34,7 @@ def part(launch: Launch) -> str:
 
 
 def sums(counted: Mapping[Launch, int], card: Card) -> dict[str, Sums]:
-    """The totals of launches by part, the longest first.
-
-    Args:
-        counted: how often each was launched.
-    """
+    """The totals of launches, each counted so often, by part, the longest first."""
     found: dict[str, Sums] = {}
     for launch, times in counted.items():
         one = (launch.kernels, launch.read, launch.written, launch.flops, seconds(launch, card))
@@ -55,7 +45,6 @@ def sums(counted: Mapping[Launch, int], card: Card) -> dict[str, Sums]:
 
 
 def total(found: Iterable[Sums]) -> Sums:
-    """The sums of all parts."""
     every = list(found)
     return {key: sum(each[key] for each in every) for key in COUNTED}
 
@@ -63,8 +52,3 @@ def total(found: Iterable[Sums]) -> Sums:
 def between_products(found: Mapping[str, Sums]) -> Sums:
     """What moves besides products and attention."""
     return total(each for name, each in found.items() if name not in ("products", "attention"))
-
-
-def one_more(fewer: list[Launch], more: list[Launch]) -> Counter[Launch]:
-    """What the longer of two pieces of work launches beyond the shorter."""
-    return Counter(more) - Counter(fewer)

@@ -15,7 +15,7 @@ from crammed.runs.environment import environment
 from paper.compiler import paper
 from paper.launches import Launch, Noted
 from paper.loops import Update, loop_of, loops
-from paper.model import between_products, one_more, part, sums, total
+from paper.model import between_products, part, sums, total
 
 Json = dict[str, Any]
 
@@ -23,15 +23,7 @@ Json = dict[str, Any]
 def counted(
     noted: Noted, words: list[str], names: list[str], rows: int, card: str, kernels: int
 ) -> Json:
-    """Count one more microbatch of each loop.
-
-    Args:
-        words: a recipe and overrides.
-        names: the loops; ``all`` is all of them.
-        rows: rows of a microbatch.
-        card: the card whose rates the time model uses.
-        kernels: how many kernels of each loop to list.
-    """
+    """Count one more microbatch of each loop; the options are those of `step_on_paper`."""
     made = [*words, f"compute.microbatch_rows={rows}", "compute.device=cuda"]
     config, rates = config_of(made, "crammed-2022"), card_called(card)
     vocab, length = config.tokenizer.vocab_size, config.data.row_length
@@ -86,8 +78,8 @@ def _of_microbatch(noted: Noted, update: Update) -> Counter[Launch]:
         update(microbatches)  # a loop may compile for each
         with noted.listening() as launches:
             update(microbatches)
-        both.append(launches)
-    return one_more(*both)
+        both.append(Counter(launches))
+    return both[1] - both[0]
 
 
 def _listed(launched: Counter[Launch], count: int) -> list[Json]:
