@@ -36,11 +36,7 @@ SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
 
 
 def recipe_of(words: Sequence[str] | None, default: str = "crammed") -> tuple[str, list[str]]:
-    """Split command-line words into a recipe and overrides; the last override of a key wins.
-
-    Raises:
-        InputError: more than one recipe is named.
-    """
+    """Split command-line words into a recipe and overrides; the last override of a key wins."""
     names = [word for word in words or [] if "=" not in word]
     if len(names) > 1:
         raise InputError(f"name one recipe at a time, not {' and '.join(names)}")
@@ -76,10 +72,7 @@ def described(name: str, config: RunConfig, words: Sequence[str] | None, device:
 
 
 def compiling() -> dict[str, float]:
-    """Seconds of the compiler's phases so far that took a tenth or more; some contain others.
-
-    ``async_compile.wait`` is what Triton, or the C++ compiler, took longer than everything else.
-    """
+    """Seconds of the compiler's phases so far that took a tenth or more; some contain others."""
     names, seconds = compile_times(repr="csv", aggregate=True)
     taken = {name: float(str(each)) for name, each in zip(names, seconds, strict=True)}
     return {name: each for name, each in taken.items() if each >= 0.1}
@@ -93,11 +86,7 @@ def random_rows(config: RunConfig, rows: int, number: int = 0) -> torch.Tensor:
 
 
 def numbers_of(option: str, text: str, least: int = 1) -> list[int]:
-    """The whole numbers in the value of an option, such as ``64,128``.
-
-    Raises:
-        InputError: it is not a list of numbers, or one is below `least`.
-    """
+    """The whole numbers, none below `least`, in the value of an option such as ``64,128``."""
     try:
         numbers = [int(each) for each in text.split(",")]
     except ValueError as error:
@@ -108,10 +97,9 @@ def numbers_of(option: str, text: str, least: int = 1) -> list[int]:
 
 
 class Training:
-    """A recipe's model with its optimizer, ready for updates on random rows.
+    """A recipe's model with its optimizer, ready for updates of so many random rows.
 
-    Args:
-        rows: rows per update; None is one microbatch.
+    By default, these are one microbatch.
     """
 
     def __init__(self, config: RunConfig, device: Device, rows: int | None = None) -> None:
@@ -174,6 +162,11 @@ def run_app(app: typer.Typer) -> None:
     except CrammedError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
+
+
+def report(name: str, out: Path | None, **values: Any) -> None:
+    """Finish with a result that is about no recipe."""
+    finish({"name": name, "environment": environment(), **values}, out)
 
 
 def finish(result: Json, out: Path | None) -> None:

@@ -53,12 +53,10 @@ KEPT = (
 
 @dataclass(frozen=True)
 class Contestant:
-    """One who trains: our recipe or the peer, with its settings.
+    """One who trains for so many seconds: our recipe or the peer.
 
     Attributes:
-        seconds: training time.
         settings: ``{"words": [recipe, overrides]}`` of ours, or the peer's options.
-        judges: names of the judges (see `Contest`), in order.
         wait_for: returns settings that depend on earlier runs of the contest.
     """
 
@@ -69,26 +67,18 @@ class Contestant:
     judges: tuple[str, ...] = ("heldout",)
     wait_for: Callable[[], Json] | None = None
 
-    def decided(self) -> Json:
-        """Its settings; those of `wait_for` only once the runs they depend on have finished."""
-        return self.wait_for() if self.wait_for is not None else self.settings
-
 
 Plan = Sequence[tuple[Contestant, int]]
 """Contestants and seeds, in the order to run."""
 
 
 class Contest:
-    """The runs of one contest, and the file that keeps them.
+    """The runs of one contest, and the file that keeps them, which is of one text and machine.
 
     Args:
-        heldout: the text that the models are judged on.
         lanes: the cores of each lane.
         judges: ``{name: words}``, commands of judges; ``MODEL`` stands for the model's folder.
         nominal: seconds that each judge is assumed to need until one has finished.
-
-    Raises:
-        InputError: the file belongs to another corpus, text or machine, or is in use.
     """
 
     def __init__(
@@ -158,10 +148,6 @@ class Contest:
         """Do what is missing, and yield every run of the plan as soon as it is complete.
 
         What `Contestant.wait_for` needs must have been in an earlier plan.
-
-        Raises:
-            InputError: a run in the file was made with other settings.
-            CrammedError: training or a judge failed.
         """
         missing = sum(not self._complete(*each) for each in plan)
         for run, is_new in in_lanes(self.lanes, plan, self._turn, self._processes.stop):
@@ -174,7 +160,7 @@ class Contest:
     def _turn(self, turn: tuple[Contestant, int]) -> tuple[Json, bool]:
         """One run of a plan, and whether anything was left to do."""
         contestant, seed = turn
-        settings = contestant.decided()
+        settings = contestant.wait_for() if contestant.wait_for else contestant.settings
         found = self.find(contestant.name, seed)
         asked = {"seconds": contestant.seconds, "settings": settings}
         if any(found.get(key, value) != value for key, value in asked.items()):
@@ -222,8 +208,9 @@ class Contest:
                 began = time.perf_counter()
                 printed = self._call(words, name)
                 seconds = time.perf_counter() - began
+                found = {"suites": printed["suites"]} if "suites" in printed else printed
                 with self._changing:
-                    run[judge] = {"wall_seconds": seconds, **_scores(printed)}
+                    run[judge] = {"wall_seconds": seconds, **found}
                     write_json(self._file, self.values)
         return run
 
@@ -300,18 +287,11 @@ def _shape(folder: Path) -> Json:
     """The size, batch, optimizer and masking that our recipe chose."""
     config = read_config(folder)
     return {
-        "layers": config.model.layers,
-        "width": config.model.width,
-        "head_dim": config.model.head_dim,
+        **{key: getattr(config.model, key) for key in ("layers", "width", "head_dim")},
         "batch": config.batch.rows,
         "optim": config.optim.model_dump(mode="json"),
         "masking": config.masking.model_dump(mode="json"),
     }
-
-
-def _scores(printed: Json) -> Json:
-    """What a judge found, without the path of the model."""
-    return {"suites": printed["suites"]} if "suites" in printed else printed
 
 
 def mean_loss(run: Json) -> float:

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from common import finish, run
+from common import report, run
 from crammed.config import DataConfig, SourceConfig, TokenizerConfig
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
@@ -100,12 +100,7 @@ OF_SENTENCES: dict[str, Alter] = {"8 to 25 words, one changed": _one_changed}
 
 
 class Trial:
-    """Prepares one text again and again.
-
-    Attributes:
-        heldout: the held-out documents.
-        dropped: the number of documents that are dropped without planted copies.
-    """
+    """Prepares one text again and again; `dropped` documents are so without planted copies."""
 
     def __init__(self, texts: Sequence[str], folder: Path) -> None:
         self._texts, self._folder, self._made = texts, folder, 0
@@ -141,14 +136,8 @@ class Trial:
         file = self._folder / "planted.jsonl"
         text = "".join(json.dumps({"text": each}) + "\n" for each in (*self._texts, *copies))
         file.write_text(text, "utf-8")
-        data = DataConfig.model_validate(
-            {
-                "sources": [str(file)],
-                "heldout_fraction": HELD_OUT,
-                "heldout_rows": 1,
-                "heldout_copies": how,
-            }
-        )
+        held_out = {"heldout_fraction": HELD_OUT, "heldout_rows": 1, "heldout_copies": how}
+        data = DataConfig.model_validate({"sources": [str(file)], **held_out})
         heldout = None if self._heldout is None else [str(self._heldout)]
         out = self._folder / f"corpus-{self._made}"
         return prepare(data, self._tokenizer, out, SILENT, heldout=heldout)
@@ -166,13 +155,12 @@ def _documents(file: Path, characters: int) -> list[str]:
     found: dict[str, None] = {}
     data = DataConfig(sources=(SourceConfig(path=str(file)),))
     size = 0
-    for source in open_sources(data):
-        for part in source.parts:
-            for text in part.documents():
-                found[normalise(text)] = None
-                size += len(text)
-                if size >= characters:
-                    return list(found)
+    for part in (part for source in open_sources(data) for part in source.parts):
+        for text in part.documents():
+            found[normalise(text)] = None
+            size += len(text)
+            if size >= characters:
+                return list(found)
     return list(found)
 
 
@@ -183,36 +171,28 @@ def _sentences(texts: Sequence[str]) -> list[str]:
 
 
 def _of_file(file: Path, characters: int) -> dict[str, Any]:
-    texts = _documents(file, characters)
-    result: dict[str, Any] = {
-        "source": file.name.partition(".")[0],
-        "sha256": sha256(file),
-        "characters": sum(map(len, texts)),
-        "trials": [],
-    }
+    texts, trials = _documents(file, characters), []
     forms = (("documents", texts, OF_DOCUMENTS), ("sentences", _sentences(texts), OF_SENTENCES))
     for form, of, kinds in forms:
         with TemporaryDirectory(prefix="crammed-benchmark-") as folder:
             trial = Trial(of, Path(folder))
             counts = trial.counts(kinds)
         shown = {"of": form, "documents": len(of), "held_out": len(trial.heldout)}
-        result["trials"].append({**shown, "dropped_without": trial.dropped, "copies": counts})
-    return result
+        trials.append({**shown, "dropped_without": trial.dropped, "copies": counts})
+    about = {"source": file.name.partition(".")[0], "sha256": sha256(file)}
+    return {**about, "characters": sum(map(len, texts)), "trials": trials}
 
 
 def main(
     files: list[Path],
-    characters: Annotated[int, typer.Option(help="Read at most this much of each file.")] = (
-        20_000_000
-    ),
+    characters: Annotated[
+        int, typer.Option(help="Read at most so much of each file.")
+    ] = 20_000_000,
     out: Path | None = None,
 ) -> None:
     if missing := [file for file in files if not file.is_file()]:
         raise InputError(f"{missing[0]} is not a file")
-    from crammed.runs.environment import environment  # imports PyTorch, which workers do without
-
-    results = [_of_file(file, characters) for file in files]
-    finish({"name": "copies", "environment": environment(), "files": results}, out)
+    report("copies", out, files=[_of_file(file, characters) for file in files])
 
 
 if __name__ == "__main__":

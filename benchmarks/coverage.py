@@ -17,10 +17,9 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from common import Json, finish, run
+from common import Json, report, run
 from crammed.evaluation.scores.compare import paired_difference
 from crammed.evaluation.scores.predictions import Outputs
-from crammed.runs.environment import environment
 from crammed.tasks.rows import Rows
 
 MEAN = 0.5
@@ -37,14 +36,7 @@ def main(
     out: Path | None = None,
 ) -> None:
     cases = [_case(spread, count, simulations, rows) for spread in SEED for count in SEEDS]
-    result: Json = {
-        "name": "coverage",
-        "environment": environment(),
-        "simulations": simulations,
-        "rows": rows,
-        "cases": cases,
-    }
-    finish(result, out)
+    report("coverage", out, simulations=simulations, rows=rows, cases=cases)
 
 
 def _case(spread: float, seeds: int, simulations: int, count: int) -> Json:

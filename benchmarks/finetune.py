@@ -21,10 +21,9 @@ from typing import Annotated
 
 import typer
 
-from common import Json, crammed, finish, run
+from common import Json, crammed, report, run
 from crammed.config import ComputeConfig
 from crammed.machine.device import choose_device
-from crammed.runs.environment import environment
 
 
 def main(
@@ -42,19 +41,18 @@ def main(
         ours = _ours(model, cut, names, seeds, Path(scratch))
         runs = [_plain(model, cut, name, seed) for name in names for seed in range(seeds)]
     plain = sum(each["wall_seconds"] for each in runs)
-    result: Json = {
-        "name": "finetune",
-        "environment": environment(),
-        "device": choose_device(ComputeConfig()).name,
-        "model": model.resolve().name,
-        "rows": rows,
-        "seeds": seeds,
-        "ours": ours,
-        "plain_runs": runs,
-        "plain_seconds": plain,
-        "times_faster": plain / ours["seconds"],
-    }
-    finish(result, out)
+    report(
+        "finetune",
+        out,
+        device=choose_device(ComputeConfig()).name,
+        model=model.resolve().name,
+        rows=rows,
+        seeds=seeds,
+        ours=ours,
+        plain_runs=runs,
+        plain_seconds=plain,
+        times_faster=plain / ours["seconds"],
+    )
 
 
 def _cut(source: Path, target: Path, limit: int) -> int:
@@ -86,8 +84,9 @@ def _plain(model: Path, data: Path, name: str, seed: int) -> Json:
     began = time.perf_counter()
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     wall = time.perf_counter() - began
-    printed = {**json.loads(done.stdout.splitlines()[-1]), "wall_seconds": wall}
-    return {k: v for k, v in printed.items() if k != "model"}
+    printed: Json = json.loads(done.stdout.splitlines()[-1])
+    del printed["model"]
+    return {**printed, "wall_seconds": wall}
 
 
 if __name__ == "__main__":

@@ -19,20 +19,11 @@ Result = TypeVar("Result")
 
 
 def core_numbers(text: str) -> list[int]:
-    """The numbers in the value of --cores.
-
-    Raises:
-        InputError: it is not a list of numbers.
-    """
     return numbers_of("--cores", text, least=0)
 
 
 def separate(lanes: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Check that lanes do not share cores, and sort the cores of each.
-
-    Raises:
-        InputError: there is no such core, lanes share one, or they differ in size.
-    """
+    """Check that there are these cores, and equally many of its own in each lane; sort them."""
     wanted = [available(lane) for lane in lanes]
     if len(set().union(*wanted)) < sum(map(len, wanted)):
         raise InputError("--cores: lanes may not share a core")
@@ -42,11 +33,7 @@ def separate(lanes: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def available(cores: Sequence[int]) -> list[int]:
-    """These cores, each once, in ascending order.
-
-    Raises:
-        InputError: there is no such core, or no core is named.
-    """
+    """Check that there are these cores; sort them."""
     wanted, here = sorted(set(cores)), sorted(os.sched_getaffinity(0))
     if not wanted or not set(wanted) <= set(here):
         raise InputError(f"--cores: choose from {','.join(map(str, here))}")
@@ -54,11 +41,7 @@ def available(cores: Sequence[int]) -> list[int]:
 
 
 def pinned(cores: Sequence[int]) -> list[int]:
-    """Keep this thread, and everything that it starts, on these cores; returns them.
-
-    Raises:
-        InputError: there is no such core, or no core is named.
-    """
+    """Keep this thread, and everything that it starts, on these cores; returns them."""
     wanted = available(cores)
     os.sched_setaffinity(0, wanted)
     os.environ["OMP_NUM_THREADS"] = str(len(wanted))
@@ -73,11 +56,7 @@ def in_lanes(
 ) -> Iterator[Result]:
     """Call `work` for each item, one at a time on the cores of every lane, and yield its results.
 
-    Args:
-        stop: ends the work of all lanes; called when one fails.
-
-    Raises:
-        Interrupted: Ctrl-C was pressed; any exception of `work` is raised again.
+    If one fails, `stop` ends the work of all lanes, and the exception is raised again.
     """
     free: queue.SimpleQueue[Sequence[int]] = queue.SimpleQueue()
     for lane in lanes:
@@ -111,14 +90,7 @@ class Processes:
         self._stopped = threading.Event()
 
     def run(self, words: Sequence[str], log: Path, **env: str) -> str:
-        """What a command prints that runs on this thread's cores, with its errors in a file.
-
-        Args:
-            env: variables besides those of this process.
-
-        Raises:
-            CrammedError: it failed.
-        """
+        """What a command prints that runs on this thread's cores, with its errors in a file."""
         log.parent.mkdir(parents=True, exist_ok=True)
         own, out = {**os.environ, **env}, subprocess.PIPE
         with log.open("a") as errors:

@@ -33,8 +33,7 @@ RECIPES = ("crammed", "crammed-2022")
 
 
 def kept(study: Path, packages: list[dict[str, Any]], command: str) -> dict[str, Any]:
-    result = read_result(study)
-    corpora = {}
+    result, corpora = read_result(study), {}
     for folder in sorted((study / "corpora").iterdir()):
         corpus = Corpus(folder)
         heldout, statistics = corpus.manifest["heldout"], corpus.manifest["statistics"]

@@ -28,6 +28,7 @@ from tokenizers import Tokenizer
 
 from crammed.config import ComputeConfig, RunConfig
 from crammed.data.preparing.driver import prepare
+from crammed.data.preparing.read.part import Part
 from crammed.data.preparing.read.reading_job import cut_by_characters
 from crammed.data.preparing.read.source import open_sources
 from crammed.data.tokenization.chunks import cut_into_chunks
@@ -56,14 +57,13 @@ def config_of(data: Path, *overrides: str) -> RunConfig:
     return load_config("crammed", words, {"data": {"sources": [str(data)]}})
 
 
+def parts_of(data: Path) -> list[Part]:
+    return [part for source in open_sources(config_of(data).data) for part in source.parts]
+
+
 def bytes_of(data: Path) -> int:
     """The size of all text in UTF-8, before cleaning."""
-    return sum(
-        len(text.encode())
-        for source in open_sources(config_of(data).data)
-        for part in source.parts
-        for text in part.documents()
-    )
+    return sum(len(text.encode()) for part in parts_of(data) for text in part.documents())
 
 
 def _timed(label: str, size: int, data: Path, out: Path, *overrides: str) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _timed(label: str, size: int, data: Path, out: Path, *overrides: str) -> dic
 
 def _plain(tokenizer: Tokenizer, data: Path) -> dict[str, Any]:
     """The rate of the library with its own threads, on the first documents of every part."""
-    parts = [part for source in open_sources(config_of(data).data) for part in source.parts]
+    parts = parts_of(data)
     share = PLAIN_CHARACTERS // len(parts)
     texts = [t for part in parts for t in next(cut_by_characters(part.documents(), share))]
     size = sum(len(text.encode()) for text in texts)
@@ -125,11 +125,10 @@ def _identity(tokenizer: Tokenizer, data: Path) -> dict[str, Any]:
     """Compare the token ids of every document with the library's."""
 
     def jobs() -> Iterator[tuple[str, list[str]]]:
-        for source in open_sources(config_of(data).data):
-            for part in source.parts:
-                documents = part.documents()
-                while texts := list(islice(documents, 200)):
-                    yield tokenizer.to_str(), texts
+        for part in parts_of(data):
+            documents = part.documents()
+            while texts := list(islice(documents, 200)):
+                yield tokenizer.to_str(), texts
 
     with open_engine(ComputeConfig()) as engine:
         counts = np.array(list(engine.map(differing, jobs()))).sum(axis=0)
@@ -162,16 +161,10 @@ def main(
         runs.append(_plain(tokenizer, data))
         if identity:
             runs.append(_identity(tokenizer, data))
-    from common import finish
-    from crammed.runs.environment import environment
+    from common import report
 
-    result = {
-        "name": "prepare",
-        "environment": environment(),
-        "data": [source.name for source in open_sources(config_of(data).data)],
-        "runs": runs,
-    }
-    finish(result, out)
+    names = [source.name for source in open_sources(config_of(data).data)]
+    report("prepare", out, data=names, runs=runs)
 
 
 if __name__ == "__main__":  # and not in workers

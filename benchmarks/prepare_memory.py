@@ -87,13 +87,11 @@ def main(
     files: Annotated[str, typer.Option(help="Numbers of files.")] = "",
     out: Path | None = None,
 ) -> None:
-    from common import finish, numbers_of
-    from crammed.runs.environment import environment
+    from common import numbers_of, report
 
     asked = [("shards", shards), ("files", files)]
     counts = [(what, n) for what, text in asked if text for n in numbers_of(f"--{what}", text)]
-    runs = [_measured(what, count) for what, count in counts]
-    finish({"name": "prepare_memory", "environment": environment(), "runs": runs}, out)
+    report("prepare_memory", out, runs=[_measured(what, count) for what, count in counts])
 
 
 if __name__ == "__main__":  # and not in workers

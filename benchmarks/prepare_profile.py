@@ -13,15 +13,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
 from crammed.data.preparing.driver import prepare
-from crammed.data.preparing.read.source import open_sources
 from crammed.machine import engine
 from crammed.terminal.progress import Progress
-from prepare import MEGA, bytes_of, config_of
+from prepare import MEGA, bytes_of, config_of, parts_of
 
 STAGES = {
     "read": "reading and cleaning",
@@ -48,8 +47,7 @@ def main(
     tokenizer: Annotated[Path | None, typer.Option(help="Use this tokenizer.json.")] = None,
     out: Path | None = None,
 ) -> None:
-    from common import finish
-    from crammed.runs.environment import environment
+    from common import report
 
     spent, run_job = defaultdict[str, float](float), engine._run
 
@@ -61,7 +59,6 @@ def main(
 
     words = [] if tokenizer is None else [f"tokenizer.file={tokenizer}"]
     config = config_of(data, "compute.workers=1", *words)
-    sources, size = open_sources(config.data), bytes_of(data)
     engine._run = timed
     with TemporaryDirectory(prefix="crammed-benchmark-") as folder, Progress() as progress:
         began = time.process_time()
@@ -69,15 +66,14 @@ def main(
         whole = time.process_time() - began
     rest = whole - sum(spent.values())
     spent[MAIN if tokenizer else TRAINING] = rest + spent.pop(MAIN, 0.0)
-    result: dict[str, Any] = {
-        "name": "prepare_profile",
-        "environment": environment(),
-        "data": [part.fingerprint() for source in sources for part in source.parts],
-        "megabytes": size / MEGA,
-        "tokenizer": "given" if tokenizer else "trained",
-        "cpu_seconds": dict(sorted(spent.items(), key=lambda each: -each[1])),
-    }
-    finish(result, out)
+    report(
+        "prepare_profile",
+        out,
+        data=[part.fingerprint() for part in parts_of(data)],
+        megabytes=bytes_of(data) / MEGA,
+        tokenizer="given" if tokenizer else "trained",
+        cpu_seconds=dict(sorted(spent.items(), key=lambda each: -each[1])),
+    )
 
 
 if __name__ == "__main__":

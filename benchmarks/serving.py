@@ -18,11 +18,10 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from common import Json, finish, numbers_of, run, seconds_of, summary
+from common import Json, numbers_of, report, run, seconds_of, summary
 from crammed.config import ComputeConfig
 from crammed.errors import InputError
 from crammed.machine.device import Device, choose_device
-from crammed.runs.environment import environment
 from crammed.terminal.quiet import quiet_transformers
 from lanes import core_numbers, pinned
 
@@ -47,18 +46,13 @@ def main(
     used = pinned(core_numbers(cores))
     device = choose_device(ComputeConfig(device="cpu", threads=len(used)))
     loaded = {name: _load(folder) for name, folder in folders.items()}
-    result: Json = {
-        "name": "serving",
-        "environment": environment(),
-        "device": device.name,
-        "models": {
-            name: {
-                "bytes": sum(file.stat().st_size for file in folders[name].glob("*.safetensors")),
-                "parameters": sum(each.numel() for each in model.parameters()),
-                "times": [],
-            }
-            for name, model in loaded.items()
-        },
+    found: dict[str, Json] = {
+        name: {
+            "bytes": sum(file.stat().st_size for file in folders[name].glob("*.safetensors")),
+            "parameters": sum(each.numel() for each in model.parameters()),
+            "times": [],
+        }
+        for name, model in loaded.items()
     }
     for count in each_threads:
         torch.set_num_threads(count)
@@ -66,8 +60,8 @@ def main(
             for batch in BATCHES:
                 about = {"threads": count, "length": length, "batch": batch}
                 for name, times in _times(loaded, device, length, batch, rounds).items():
-                    result["models"][name]["times"].append({**about, **summary(times)})
-    finish(result, out)
+                    found[name]["times"].append({**about, **summary(times)})
+    report("serving", out, device=device.name, models=found)
 
 
 def _named(word: str) -> tuple[str, Path]:
@@ -89,31 +83,31 @@ def _times(
     models: dict[str, Any], device: Device, length: int, batch: int, rounds: int
 ) -> dict[str, list[float]]:
     """Seconds that each model takes for one batch, round by round."""
-    calls = {}
-    for name, model in models.items():
-        calls[name] = _call(model, batch, length)
-        calls[name]()
+    calls = {name: _call(model, batch, length) for name, model in models.items()}
+    for call in calls.values():
+        call(1)
     repeats = {
-        name: max(1, round(LEAST_SECONDS / seconds_of(device, call)))
+        name: max(1, round(LEAST_SECONDS / seconds_of(device, partial(call, 1))))
         for name, call in calls.items()
     }
     seconds: dict[str, list[float]] = {name: [] for name in models}
     for _ in range(rounds):
         for name, call in calls.items():
-            whole = seconds_of(device, partial(_repeat, call, repeats[name]))
+            whole = seconds_of(device, partial(call, repeats[name]))
             seconds[name].append(whole / repeats[name])
     return seconds
 
 
-def _repeat(call: Callable[[], object], times: int) -> None:
-    for _ in range(times):
-        call()
-
-
-def _call(model: Any, batch: int, length: int) -> Callable[[], object]:
+def _call(model: Any, batch: int, length: int) -> Callable[[int], None]:
+    """A function that encodes one batch of random tokens so many times."""
     ids = torch.randint(5, model.config.vocab_size, (batch, length))
     mask = torch.ones_like(ids)
-    return lambda: model(input_ids=ids, attention_mask=mask)
+
+    def call(times: int) -> None:
+        for _ in range(times):
+            model(input_ids=ids, attention_mask=mask)
+
+    return call
 
 
 if __name__ == "__main__":

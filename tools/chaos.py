@@ -30,11 +30,10 @@ from typing import Annotated, TextIO
 import typer
 
 from campaign.faults import BY_NAME as FAULTS
-from campaign.faults import Fault
+from campaign.faults import NOTHING, Fault
 from campaign.plants import PLANTS
 from campaign.stages import BY_NAME as STAGES
 from campaign.stages import Stage
-from campaign.table import table
 from campaign.tries import Campaign, Failed, Try
 
 Cell = tuple[Stage, Fault]
@@ -90,7 +89,7 @@ def main(
             typer.echo(f"the worlds of tries that failed are in {folder}", err=True)
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    shown = table(done, cells)
+    shown = _table(done, cells)
     typer.echo(shown)
     if out is not None:
         (out / "table.md").write_text(shown + "\n", "utf-8")
@@ -145,12 +144,11 @@ def _run_all(
     out: Path | None,
     done: list[Try],
 ) -> None:
-    """Do the tries, `jobs` at a time, and report progress.
+    """Do the tries, `jobs` at a time, append them to `done`, and report progress.
 
     Args:
         total: how many there are at least; None if time decides.
         first: stop at the first that fails.
-        done: finished tries are appended to it.
     """
     began = time.monotonic()
     until = began + 60 * minutes if minutes is not None else float("inf")
@@ -184,10 +182,8 @@ def _run_all(
 def _show(tried: Try, done: list[Try], total: int | None, began: float, until: float) -> None:
     """Print a line for a try that failed, and every 50 tries one with the time left."""
     if tried.verdict != "held":
-        typer.echo(
-            f"{tried.verdict:<11} try {tried.number}, {tried.stage}, {tried.fault}: {tried.how}",
-            err=True,
-        )
+        what = f"try {tried.number}, {tried.stage}, {tried.fault}: {tried.how}"
+        typer.echo(f"{tried.verdict:<11} {what}", err=True)
     if len(done) % 50 == 0:
         spent = time.monotonic() - began
         left = until - time.monotonic()
@@ -196,6 +192,41 @@ def _show(tried: Try, done: list[Try], total: int | None, began: float, until: f
         counts = Counter(each.verdict for each in done)
         words = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
         typer.echo(f"{len(done)} tries: {words}; {left / 60:.1f} min left", err=True)
+
+
+def _table(tries: list[Try], cells: list[Cell]) -> str:
+    """Rows are stages, columns are faults, and a cell says how many of its tries held.
+
+    Tries whose fault did not strike, because the command had already ended, are not counted.
+    """
+    stages = list(dict.fromkeys(stage for stage, _ in cells))
+    kinds = [fault for fault in FAULTS.values() if any(fault == one for _, one in cells)]
+    counts, held = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for each in tries:
+        if each.hit or each.verdict != "held":
+            counts[each.stage, each.fault] += 1
+            held[each.stage, each.fault] += each.verdict == "held"
+    lines = [
+        f"| stage | {' | '.join(fault.name for fault in kinds)} |",
+        "|---|" + "---|" * len(kinds),
+    ]
+    for stage in stages:
+        shown = []
+        for fault in kinds:
+            key = stage.name, fault.name
+            shown.append(f"{held[key]} of {counts[key]}" if fault.applies(stage) else "none")
+        lines.append(f"| {stage.name} | {' | '.join(shown)} |")
+    lines += ["", *(f"{fault.name}: none where {fault.why}." for fault in kinds if fault.why)]
+    verdicts = Counter(each.verdict for each in tries if each.hit or each.verdict != "held")
+    missed = sum(not each.hit and each.verdict == "held" for each in tries)
+    words = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+    resumed = sum(each.prior != NOTHING for each in tries if each.hit)
+    lines += [
+        "",
+        f"{sum(verdicts.values())} tries: {words}. {resumed} of the faults struck a command that "
+        f"resumed after a kill. {missed} more commands ended before their fault could strike.",
+    ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -28,18 +28,15 @@ class Fault:
     """A kind of fault, one column of the table.
 
     Attributes:
-        damages: whether files are damaged between the two commands.
-        links: whether a link is planted between the two commands.
-        loses_power: whether what was not synced is lost with the process.
+        after: what also happens between the two commands: a file is ``damaged``, a ``link`` is
+            planted, or the ``power`` is lost, with what was not synced.
         only: names of the stages that it applies to; None for all.
         why: why it does not apply to the others.
     """
 
     name: str
     draw: Draw
-    damages: bool = False
-    links: bool = False
-    loses_power: bool = False
+    after: str = ""
     only: tuple[str, ...] | None = None
     why: str = ""
 
@@ -53,7 +50,6 @@ def place(draw: random.Random, operations: Sequence[Operation]) -> Plan:
 
 
 def _sometime(draw: random.Random, operations: Sequence[Operation]) -> Plan:
-    """At an operation, or at a time between two."""
     plan = place(draw, operations)
     if draw.random() >= AT_A_TIME:
         return plan
@@ -109,14 +105,14 @@ def _dead(draw: random.Random, operations: Sequence[Operation]) -> Plan:
 
 FAULTS = (
     Fault("kill", kill),
-    Fault("power loss", _at_once("signal", signal="SIGKILL"), loses_power=True),
+    Fault("power loss", _at_once("signal", signal="SIGKILL"), "power"),
     Fault("signal", _signal),
     Fault("full disk", _at_once("full")),
     Fault("I/O error", _failing),
     Fault(
         "damaged file",
         kill,
-        damages=True,
+        "damaged",
         only=tuple(stage.name for stage in STAGES if stage.name != "report"),
         why="a report shows what the log files say, and those carry no hash",
     ),
@@ -129,6 +125,6 @@ FAULTS = (
         why="no weights are changed there",
     ),
     Fault("dead process", _dead, only=("two processes",), why="one process works alone"),
-    Fault("planted link", kill, links=True),
+    Fault("planted link", kill, "link"),
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}

@@ -30,15 +30,10 @@ class Layer:
         root: the world; files outside are left alone.
         journal: file to which a line is added for each operation.
         kept: folder for files that are removed or replaced, named after their operations.
-        process: number of this process.
-        strike: called before each operation.
     """
 
     def __init__(self, root: Path, journal: Path, kept: Path, process: int, strike: Strike) -> None:
-        self.root = str(root)
-        self.kept = kept
-        self.process = process
-        self.strike = strike
+        self.root, self.kept, self.process, self.strike = str(root), kept, process, strike
         self.number = self.reads = 0
         self._began = time.monotonic()
         self._clock = time.monotonic

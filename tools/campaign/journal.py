@@ -21,13 +21,13 @@ class Operation:
     """One line of a journal.
 
     Attributes:
-        process: number of the process: 0 for the command, from 1 for those that it starts.
-        number: the operation's number in its process, from 1; 0 for a remark.
+        process: 0 for the command, from 1 for the processes that it starts.
+        number: of the operation in its process, from 1; 0 for a remark.
         kind: one of `CHANGES`, or a remark: ``begin`` (of a process), ``read``, ``synced``,
             ``fault``.
-        path: what was operated on, relative to the world.
+        path: relative to the world.
         to: the new name, for ``rename``.
-        about: further values: a process id, an inode and time of change, whether a file is new.
+        about: a process id, an inode and time of change, whether a file is new.
         seconds: since the process began.
     """
 

@@ -17,14 +17,9 @@ class PlantedLink:
     """A link in a world to something outside of it.
 
     Args:
-        world: the world, after a killed command.
         outside: new folder for what nobody may write to.
         journal: of an undisturbed command, which tells where it writes.
         typed: words of the command; a folder that it names may be a link.
-
-    Attributes:
-        name: of the link, relative to the world.
-        how: what it names, see `_TARGETS`.
     """
 
     def __init__(
@@ -43,7 +38,8 @@ class PlantedLink:
         (outside / "folder" / "kept").write_text("not yours")
         (outside / "file").write_text("not yours")
         if self.how == "copy" and self._there:
-            _copy(self._link, outside / "copy")
+            copy = shutil.copytree if self._link.is_dir() else shutil.copyfile
+            copy(self._link, outside / "copy")
         if self._there:
             shutil.move(self._link, self._replaced)  # which may be on another device
         self._link.parent.mkdir(parents=True, exist_ok=True)
@@ -52,10 +48,8 @@ class PlantedLink:
 
     def touched(self) -> str | None:
         """What has changed outside; None if nothing has."""
-        now = _state(self._outside)
-        changed = [
-            name for name in {**self._before, **now} if self._before.get(name) != now.get(name)
-        ]
+        before, now = self._before, _state(self._outside)
+        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         return f"{min(changed)} was written through {self.name}" if changed else None
 
     def take_back(self) -> None:
@@ -72,13 +66,6 @@ def _place(journal: Sequence[Operation], typed: Sequence[str], draw: random.Rand
     path = Path(draw.choice(sorted((written | made) - {"", *typed})))
     above = [str(each) for each in path.parents[:-1]]
     return draw.choice([str(path), *(each for each in above if each not in typed)])
-
-
-def _copy(source: Path, target: Path) -> None:
-    if source.is_dir():
-        shutil.copytree(source, target)
-    else:
-        shutil.copyfile(source, target)
 
 
 def _state(folder: Path) -> dict[str, bytes | None]:

@@ -30,11 +30,7 @@ CODES = (0, 1, 2, 3, 4, 5, 75)
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended.
-
-    Attributes:
-        code: exit code, negative for a signal; None if it hung.
-    """
+    """How a command ended; its code is negative for a signal, and None if it hung."""
 
     code: int | None
     out: str
@@ -45,12 +41,7 @@ class Outcome:
         return [line for line in self.error.splitlines() if line.startswith("error: ")]
 
     def complaint(self, may_be_killed: bool = False, may_be_mute: bool = False) -> str | None:
-        """Why this is not a clean end; None if it is.
-
-        Args:
-            may_be_killed: whether a signal may have ended it.
-            may_be_mute: whether its last line may have been lost, because nobody could read it.
-        """
+        """Why this is not a clean end; None if it is. If it is mute, nobody could read its line."""
         if self.code is None:
             return "hangs"
         if "Traceback (" in self.error or "Exception ignored" in self.error:
@@ -137,17 +128,10 @@ def lost(before: Mapping[str, bytes], world: Path, damaged: str | None) -> str |
 
 
 def repeated(first: Sequence[str], journal: Sequence[Operation]) -> str | None:
-    """A piece of work that was finished when the fault struck, but was done again.
-
-    Args:
-        first: the files that marked finished work after the first command.
-        journal: of the second command.
-    """
+    """A file of `first`, which marked finished work, that the second command made again."""
     again = {each.to for each in journal if each.kind == "rename"}
-    for name in first:
-        if name in again:
-            return f"{name} was finished, and is made again"
-    return None
+    found = (f"{name} was finished, and is made again" for name in first if name in again)
+    return next(found, None)
 
 
 def finished(stage: Stage, world: Path) -> list[str]:
@@ -178,11 +162,7 @@ def _is_whole(mark: Path) -> bool:
 
 
 def newest_checkpoint(world: Path, but: str = "") -> int:
-    """The number of updates in the newest complete checkpoint; 0 if there is none.
-
-    Args:
-        but: a damaged file, whose checkpoint does not count.
-    """
+    """The updates in the newest complete checkpoint, without that of a damaged file; or 0."""
     found = [
         int(path.name.split("-")[1])
         for path in world.glob("run/checkpoints/step-*")

@@ -15,12 +15,9 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Plant:
-    """The removal of a safeguard.
+    """The removal of a safeguard: in each module, the function `name` is replaced.
 
     Attributes:
-        what: the safeguard.
-        modules: those that have it, as a function with this name.
-        function: what takes its place there.
         stage: name of a stage that relies on it.
         fault: name of a fault that it protects from.
     """

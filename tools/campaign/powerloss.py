@@ -22,12 +22,8 @@ _OF_FOLDERS = ("create", "rename", "mkdir", "remove", "rmdir")
 
 
 def files_of(world: Path) -> dict[Path, Identity]:
-    found = {}
-    for file in sorted(world.rglob("*")):
-        if file.is_file():
-            state = file.stat()
-            found[file] = (state.st_ino, state.st_mtime_ns)
-    return found
+    files = [file for file in sorted(world.rglob("*")) if file.is_file()]
+    return {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in files}
 
 
 def lose_power(
@@ -37,13 +33,7 @@ def lose_power(
     kept: Path,
     draw: random.Random,
 ) -> None:
-    """Remove from the world what had not reached the disk.
-
-    Args:
-        journal: what the processes did since `before`.
-        before: the files whose content was on the disk at the start.
-        kept: folder with the files that were removed or replaced.
-    """
+    """Remove from the world what the processes did since `before` and is not on the disk yet."""
     synced = {(each.about["inode"], each.about["at"]) for each in journal if each.kind == "synced"}
     synced |= set(before.values())
     for file, identity in files_of(world).items():

@@ -33,7 +33,6 @@ class Ended:
 
     Attributes:
         outcomes: one for each process; several if they trained together.
-        journal: what they did to their files.
         kept: folder with the files that they removed or replaced.
     """
 
@@ -52,7 +51,7 @@ def run(
     aside: Path,
     fault: Plan = NOTHING,
     plant: str | None = None,
-    core: int | None = None,
+    core: int = 0,
 ) -> Ended:
     """Run the stage's command in a world, and wait for its end.
 
@@ -62,43 +61,38 @@ def run(
     """
     kept = aside / "kept"
     kept.mkdir(parents=True)
-    plan = {"root": str(world), "journal": str(aside / "journal"), "kept": str(kept)}
     cores = sorted(os.sched_getaffinity(0))
-    given: dict[str, Any] = {**plan, "fault": fault, "plant": plant}
-    given["cores"] = [cores[(core or 0) % len(cores)]] if stage.threads == 1 else cores
+    given = {
+        "root": str(world),
+        "journal": str(aside / "journal"),
+        "kept": str(kept),
+        "fault": fault,
+        "plant": plant,
+        "cores": [cores[core % len(cores)]] if stage.threads == 1 else cores,
+    }
     start, environment = _start(stage.threads)
     group = _group(stage.ranks) if stage.ranks > 1 else {}
     started = []
     for rank in range(stage.ranks):
         own = {**group, "RANK": str(rank), "LOCAL_RANK": str(rank)} if group else {}
         words = ["-c", code(), json.dumps({**given, "process": rank}), *stage.words]
-        started.append(
-            start(
-                [sys.executable, *words],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                cwd=world,
-                env={**environment, **own},
-            )
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        env = {**environment, **own}
+        started.append(start([sys.executable, *words], **pipes, cwd=world, env=env))
     outcomes = _outcomes(started, fault)
     _wait_for_orphans(aside / "journal", killed=fault.get("signal") == "SIGKILL")
     return Ended(outcomes, read_journal(aside / "journal"), kept)
 
 
 def _start(threads: int | None) -> tuple[Callable[..., Any], dict[str, str]]:
-    """What starts a command with this many threads, and its environment.
-
-    A forked process would keep the threads of the server.
-    """
+    """What starts a command with this many threads, and its environment."""
     environment = dict(os.environ)
     if threads == 1:
         return popen, environment
     environment.pop("OMP_NUM_THREADS", None)
     if threads is not None:
         environment["OMP_NUM_THREADS"] = str(threads)
-    return subprocess.Popen, environment
+    return subprocess.Popen, environment  # a forked process would keep the server's threads
 
 
 def _group(size: int) -> dict[str, str]:
@@ -112,13 +106,11 @@ def _group(size: int) -> dict[str, str]:
 def _outcomes(started: Sequence[Any], fault: Plan) -> list[Outcome]:
     """How the processes ended; a process that the fault stopped comes last, and is killed."""
     until = time.monotonic() + PATIENCE
-    order = list(range(len(started)))
-    if "stuck" in fault:
-        order.sort(key=lambda rank: rank == fault["process"])
+    stuck = fault["process"] if "stuck" in fault else None
     found: dict[int, Outcome] = {}
-    for rank in order:
+    for rank in sorted(range(len(started)), key=lambda rank: rank == stuck):
         process = started[rank]
-        if "stuck" in fault and rank == fault["process"] and process.poll() is None:
+        if rank == stuck and process.poll() is None:
             process.kill()
         try:
             out, error = process.communicate(timeout=max(0.1, until - time.monotonic()))

@@ -37,7 +37,6 @@ _EVALUATE = (
     *("evaluate", "run", "--data", "tasks", "--tasks", "rte", "--device", "cpu"),
     *("--dtype", "float32", "--jobs", "1", "--json"),
 )
-
 _STUDY = (
     *("study", "study.yaml", "--corpus", "corpus", "--budget", "3updates", "--seeds", "1"),
     *("--out", "study", "--json"),
@@ -49,12 +48,9 @@ Where = Callable[[list[Operation]], slice]
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of the campaign.
+    """A stage of the campaign: words of ``crammed``, what they need before, what they make.
 
     Attributes:
-        words: of the command, without ``crammed``.
-        needs: what the world holds before.
-        makes: files and folders that are the result of the command.
         finished: patterns of files that mark finished work, which must not be repeated.
         where: the part of the command that the stage is; None for all of it.
         ranks: processes that train together.

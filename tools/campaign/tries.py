@@ -27,13 +27,7 @@ _LOGS = ("metrics.jsonl", "events.jsonl", "env.json", "heartbeat.json", ".lock",
 
 @dataclass(frozen=True)
 class Baseline:
-    """An undisturbed run of a stage.
-
-    Attributes:
-        results: file -> hash, see `oracle.results`.
-        names: all files of the world afterwards.
-        journal: the operations on files.
-    """
+    """An undisturbed run of a stage: results, all files of the world afterwards, operations."""
 
     results: dict[str, str]
     names: set[str]
@@ -50,7 +44,6 @@ class Try:
         hit: whether the fault struck; otherwise the try proves nothing.
         verdict: ``held`` or what went wrong: ``silent``, ``traceback``, ``lost``, ``unclear``,
             ``left behind``, ``written`` (through a link) or ``hangs``.
-        how: what happened, in words.
     """
 
     number: int
@@ -74,18 +67,10 @@ class Failed(Exception):
 
 
 class Campaign:
-    """Templates of worlds, undisturbed results, and tries.
+    """Templates of worlds, undisturbed results, and tries; `plant` is removed from the code."""
 
-    Args:
-        folder: a new folder for all of it.
-        seed: seed of all choices.
-        plant: name of the safeguard to remove, see `plants`.
-    """
-
-    def __init__(self, folder: Path, seed: int, plant: str | None = None) -> None:
-        self.folder = folder
-        self.seed = seed
-        self.plant = plant
+    def __init__(self, folder: Path, seed: int, plant: str | None) -> None:
+        self.folder, self.seed, self.plant = folder, seed, plant
         self.templates = folder / "templates"
         self.baselines: dict[str, Baseline] = {}
         write_inputs(self.templates)
@@ -127,7 +112,7 @@ class Campaign:
         draw = random.Random(f"{self.seed}/{number}/{stage.name}/{fault.name}")
         operations = stage.operations(self.baselines[stage.name].journal)
         plan, prior = fault.draw(draw, operations), NOTHING
-        if not fault.damages and "at" in plan and draw.random() < RESUMED:
+        if fault.after != "damaged" and "at" in plan and draw.random() < RESUMED:
             prior = {"kind": "signal", "signal": "SIGKILL", **faults.place(draw, operations)}
             left = len(operations) - [_at(o) for o in operations].index(_at(prior))
             plan["at"] = draw.randint(1, max(4, left // 2))
@@ -180,16 +165,16 @@ class _Trial:
         ended = self._type(self.tried.plan)
         self.tried.hit = ended.hit
         self._judge_disturbed(ended)
-        if self.fault.loses_power:
+        if self.fault.after == "power":
             powerloss.lose_power(self.world, ended.journal, known, ended.kept, self.draw)
         made = oracle.finished(self.stage, self.world)
         done = oracle.newest_checkpoint(self.world)
         over = (self.world / "run" / "summary.json").exists()
         self._require_kept(ended.journal, done, over)
-        if self.fault.damages:
+        if self.fault.after == "damaged":
             self._damage()
             done = oracle.newest_checkpoint(self.world, but=self.tried.damage.get("file", ""))
-        if self.fault.links:
+        if self.fault.after == "link":
             self._plant_link()
         logged = len(oracle.logged(self.world))
         again = self._type(NOTHING)
@@ -261,7 +246,7 @@ class _Trial:
 
     def _require_kept(self, journal: list[Operation], done: int, over: bool) -> None:
         """Require that the checkpoints that the disturbed command finished are still there."""
-        if self.fault.loses_power or self.fault.damages or over:
+        if self.fault.after in ("power", "damaged") or over:
             return
         saved = [
             int(match[1])
@@ -276,20 +261,16 @@ class _Trial:
     # ---- damage
 
     def _damage(self) -> None:
-        """Damage a file that affects results.
-
-        Once a run is over, the command no longer reads its result; other stages damage that.
-        """
+        """Damage a file that affects results."""
+        # Once a run is over, the command no longer reads its result; other stages damage that.
         over = (self.world / "run" / "summary.json").exists() and "run" not in self.stage.needs
         spared = (*_USERS_OWN, "run/final/", "run/export/") if over else _USERS_OWN
         files = [
             file
             for file in sorted(self.world.rglob("*"))
-            if file.is_file()
-            and file.stat().st_size
-            and file.name not in _LOGS
-            and not file.name.endswith(".tmp")
-            and not str(file.relative_to(self.world)).startswith(spared)
+            if file.is_file() and file.stat().st_size
+            if file.name not in _LOGS and not file.name.endswith(".tmp")
+            if not str(file.relative_to(self.world)).startswith(spared)
         ]
         if not files:
             self.tried.hit = False
@@ -328,7 +309,7 @@ class _Trial:
     def _judge_again(self, outcomes: list[oracle.Outcome]) -> str:
         for outcome in outcomes:
             self._clean(outcome)
-        differs = oracle.difference(oracle.results(self.world, self.stage), self.baseline.results)
+        differs = self._difference()
         if all(outcome.code == 0 for outcome in outcomes):
             if differs is not None:
                 raise Failed("silent", f"without a word, {differs}")
@@ -351,10 +332,12 @@ class _Trial:
         for outcome in self._type(NOTHING).outcomes:
             if outcome.code != 0:
                 raise Failed("unclear", f"after {named}: {_said(outcome)}; first: {said}")
-        wanted = self.baseline.results
-        if differs := oracle.difference(oracle.results(self.world, self.stage), wanted):
+        if differs := self._difference():
             raise Failed("silent", f"after {named}, {differs}")
         return f"one line, then {named}"
+
+    def _difference(self) -> str | None:
+        return oracle.difference(oracle.results(self.world, self.stage), self.baseline.results)
 
     def _do_as_told(self, said: str, damaged: str) -> str:
         top = Path(damaged).parts[0]
