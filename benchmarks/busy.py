@@ -62,9 +62,7 @@ def _timed(size: str, words: list[str], threads: int, rounds: int, seconds: floa
         shape = [f"model.layers={layers}", f"model.width={width}"]
         config = config_of([*words, *shape, word.format(threads=threads)])
         loops[way] = Training(config, choose_device(config.compute))
-    took: dict[str, dict[str, list[float]]] = {
-        load: {way: [] for way in WAYS} for load in ("quiet", "busy")
-    }
+    took = {load: {way: list[float]() for way in WAYS} for load in ("quiet", "busy")}
     for number in range(rounds + 1):  # the first is to warm up
         for load, ways in took.items():
             with _neighbour(busy=load == "busy"):
@@ -91,8 +89,7 @@ def _neighbour(*, busy: bool) -> Iterator[None]:
     if not busy:
         yield
         return
-    command = [sys.executable, "-c", "while True: pass"]
-    neighbour = Popen(command, start_new_session=True)
+    neighbour = Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
     try:
         time.sleep(BEGINS)
         yield

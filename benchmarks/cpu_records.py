@@ -8,21 +8,17 @@
         --blimp FILE --tasks-data DIR [--ours ...] [--seeds 1] [--first-seed 0]
         [--only ours ...]
 
-`sweep` trains the peer (peer.py) at each point, LAYERSxWIDTH:RATE:ROWS and any other options of
-peer.py. Points that differ in shape, architecture, loop, optimizer or start are different peers;
-from then on, each uses its best point. `ten-minutes` measures ours, ours with a fifth and with a
-tenth of the time (runs with schedules of their own), the peers, and `crammed-2022` in our size as
-studies scale it down (docs/experiments.md), or only those that are named. `hour` measures ours, the
-best peer of `ten-minutes`, and that `crammed-2022`.
+docs/records.md has the rules. `sweep` trains the peer (peer.py) at each point, which may name any
+other options of peer.py. Points that differ in shape, architecture, loop, optimizer or start are
+different peers; from then on, each uses its best point. `ten-minutes` measures ours, ours with a
+fifth and with a tenth of the time, the peers, and `crammed-2022` in our size as studies scale it
+down (docs/experiments.md), or only those that are named. `hour` measures ours, the best peer of
+`ten-minutes`, and that `crammed-2022`, and scores them on BLiMP and on tasks of the suite `small`.
 
-Ours is `crammed pretrain` as a user types it, with a cold compiler cache, and pays for all that
-docs/rules.md charges; the peer pays for its training loop alone. All train on the rows of one
-corpus, in turn and on the same number of cores: seed 0 of everyone, then seed 1. Two machines can
+All train in turn on the same number of cores: seed 0 of everyone, then seed 1. Two machines can
 share the seeds of an hour by --first-seed. With --cores given twice, such as --cores 0,1 --cores
 2,3, two train side by side. A point with pace=N makes N updates for each second of the time,
-however long they take: those that an idle machine makes. All are judged by heldout_masked_lm.py,
-and in `hour` also by `crammed evaluate` on their Hugging Face folders: on BLiMP, and on tasks of
-the suite `small`.
+however long they take: those that an idle machine makes.
 
 Results are written to DIR/sweep.json, DIR/ten-minutes.json or DIR/hour.json after every step;
 repeating a command continues with what is missing. --dry-run only prints what that would cost.
@@ -152,10 +148,8 @@ def hour(
     evaluate = [sys.executable, "-m", "crammed", "evaluate", "MODEL", "--json"]
     small = [*evaluate, "--suite", "small", "--tasks", tasks, "--data", str(tasks_data)]
     small += ["--protocol", "small", "--seeds", "1", "--no-untrained", "--into", "MODEL.small"]
-    judges = {
-        "blimp": [*evaluate, "--suite", "blimp", "--data", str(blimp), "--into", "MODEL.blimp"],
-        "tasks": small,
-    }
+    grammar = [*evaluate, "--suite", "blimp", "--data", str(blimp), "--into", "MODEL.blimp"]
+    judges = {"blimp": grammar, "tasks": small}
     with _contest("hour", corpus, heldout, out, cores, judges) as contest:
         contestants = [
             Contestant(OURS, "ours", seconds, {"words": _words(ours)}, everything),
@@ -220,7 +214,6 @@ def _point(text: str) -> Json:
 
 
 def _words(text: str) -> list[str]:
-    """The words of --ours."""
     try:
         return shlex.split(text)
     except ValueError as error:

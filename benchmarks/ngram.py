@@ -59,7 +59,7 @@ class Gaps:
         masks: each [R, N], masked positions of these rows; those of one do not mask for another.
 
     Attributes:
-        tokens: [M] the masked tokens, those of the first masks first.
+        tokens: [M], those of the first masks first.
         around: place -> [M] neighbours there, or `UNKNOWN`.
     """
 

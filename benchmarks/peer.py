@@ -6,26 +6,12 @@
         [--optimizer muon] [--start cooccurrence] [--seed 0] [--bf16] [--compile]
 
 It reads the rows of a prepared corpus, writes a Hugging Face folder, and prints one JSON object.
-It needs `transformers` and `accelerate`. The settings are what a careful user would choose for rows
-of 128 tokens on this machine:
+The settings are what a careful user would choose for rows of 128 tokens on a CPU; docs/records.md
+names them. The clock runs from the first batch to the last update; with `--pace`, as many updates a
+second as an idle machine makes, updates replace it, so that a busy machine trains no less.
 
-- a ModernBERT, with attention over the whole row in every layer, by PyTorch's fused kernel and
-  without a mask; the rotary base that ModernBERT uses over windows of this length;
-- rows tokenized beforehand, read and masked a batch at a time; an exact number of masks per row,
-  80-10-10, never on a special token; only masked positions are decoded (`sparse_prediction`);
-- fused AdamW, gradients clipped at 1, and a schedule that follows the clock, so that the rate
-  reaches zero when the time is over, however busy the machine is.
-
-The clock runs from the first batch to the last update. Imports, building the model and saving it
-are not charged, which is generous: the budget of `crammed pretrain` pays for compiling and logging.
-With `--pace`, as many updates a second as an idle machine makes, updates replace the clock, so that
-a busy machine trains no less.
-
-`--loop plain` is the same model in a loop as one writes it by hand, without the Trainer. There,
-matrices may be trained by Muon (PyTorch's, or ours in 32 bits where the hardware has no 16-bit
-products), the embeddings may start where ours do, and a RoFormer or a BERT may take the place of
-the ModernBERT: without dropout, and with masked positions decoded alone as well, which these models
-leave to the loop.
+`--loop plain` is a loop as one writes it by hand, without the Trainer. Only there are Muon, the
+start of our embeddings, RoFormer and BERT; these have no dropout here.
 """
 
 from __future__ import annotations
@@ -140,17 +126,12 @@ def main(
         optimizers = _optimizers(model, optimizer, rate, beta2)
         steps = _train(model, optimizers, _batches(rows, batch), collate, clock, bf16=bf16)
     else:
-        options = arguments(
-            out,
-            rate,
-            batch,
-            seed,
-            bf16=bf16,
-            optim="adamw_torch_fused",
-            weight_decay=DECAY,
-            adam_beta2=beta2,
-            torch_compile=compile,
-        )
+        fused: dict[str, Any] = {
+            "optim": "adamw_torch_fused",
+            "weight_decay": DECAY,
+            "adam_beta2": beta2,
+        }
+        options = arguments(out, rate, batch, seed, bf16=bf16, torch_compile=compile, **fused)
         steps = train_with_trainer(model, options, rows, collate, clock)
     _save(model, _tokenizer(opened, specials), out)
     result = {
@@ -164,7 +145,6 @@ def main(
 
 
 def _check(loop: Loop, architecture: Architecture, optimizer: Optimizer) -> None:
-    """Refuse what the Trainer cannot do."""
     if loop is Loop.PLAIN:
         return
     if optimizer is Optimizer.MUON:
@@ -209,14 +189,10 @@ def arguments(
 
 
 class Clock(TrainerCallback):
-    """Ends training when the time is over, or the updates are made.
+    """Ends training when the time is over, or when so many updates are made, unless that is 0.
 
     Args:
-        updates: the number of updates that replaces the seconds, unless it is 0.
         factor: of the learning rate, as a function of the progress from 0 to 1.
-
-    Attributes:
-        elapsed: seconds from the start to the end of the last update.
     """
 
     def __init__(self, seconds: float, updates: int, factor: Callable[[float], float]) -> None:

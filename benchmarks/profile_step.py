@@ -85,14 +85,7 @@ def group_of(kernel: str) -> str:
 
 
 def _kernels(device: Device, do: Callable[[], object], group: str | None) -> list[Json]:
-    """The kernels that a call launches: name, group, seconds and launches of each.
-
-    Args:
-        group: the group of all kernels; None finds each one's by its name.
-
-    Raises:
-        InputError: the profiler is not allowed to observe the GPU.
-    """
+    """The kernels that a call launches; all are of this group, or each of the one that it names."""
     on_gpu = device.torch.type == "cuda"
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_gpu else [])
     with profile(activities=activities) as seen:
@@ -100,17 +93,10 @@ def _kernels(device: Device, do: Callable[[], object], group: str | None) -> lis
         device.synchronize()
     found = []
     for event in seen.key_averages():
-        seconds = _seconds(event, on_gpu)
+        name, seconds = str(event.key), _seconds(event, on_gpu)
         if seconds > 0.0:
-            name = str(event.key)
-            found.append(
-                {
-                    "kernel": name,
-                    "group": group or group_of(name),
-                    "seconds": seconds,
-                    "launches": int(event.count),
-                }
-            )
+            kernel = {"kernel": name, "group": group or group_of(name)}
+            found.append({**kernel, "seconds": seconds, "launches": int(event.count)})
     if not found:
         raise InputError(
             "the profiler sees no kernels, because the driver does not allow it to: run as root, "

@@ -3,13 +3,10 @@
     python benchmarks/step.py [RECIPE] [key.path=value ...] [--rows 16] [--updates 2] [--rounds 5]
         [--variant "key.path=value ..."] ... [--beside/--no-beside] [--memory] [--out RESULT.json]
 
-Ours is a whole update as in training: masks, forward and backward in microbatches, clipping,
-optimizer. Each --variant is ours with other values; with rows of another length, an update has as
-many as make the same number of tokens. The plain loops use the same number of masks and PyTorch's
-AdamW. Two train transformers' BertForMaskedLM, in the recipe's shape but with BERT's
-own layers, whose feed-forward has no gate: in the paper's shape that makes the products of a layer
-a fifth larger. One decodes every position, the other only masked ones. The third trains the
-recipe's own layers. They are compiled if ours is, and use autocast in 16-bit formats.
+docs/performance.md says what is timed. Each --variant is ours with other values; with rows of
+another length, an update has as many as make the same number of tokens. BERT's feed-forward, in the
+plain loops, has no gate: in the paper's shape that makes the products of a layer a fifth larger.
+The plain loops are compiled if ours is, and use autocast in 16-bit formats.
 
 Each loop takes a turn as soon as it is built, ours first, and RESULT.json is written with `rounds`
 0, so that an interruption still leaves a result. These turns are then discarded. In each round all
@@ -112,7 +109,8 @@ def main(
             loop = built(name)
             loop.run(0, updates)
         except Exception as error:
-            failed[name] = _reason(name, error)
+            failed[name] = f"{type(error).__name__}: {error}"
+            print(f"{name} failed: {failed[name]}", file=sys.stderr, flush=True)
             if not loops:  # nothing to compare the others with
                 keep(0)
                 raise
@@ -145,18 +143,8 @@ def _peak_memory(config: RunConfig, rows: int) -> int:
     return largest()
 
 
-def _reason(name: str, error: Exception) -> str:
-    reason = f"{type(error).__name__}: {error}"
-    print(f"{name} failed: {reason}", file=sys.stderr, flush=True)
-    return reason
-
-
 class _Timed:
-    """A loop that is ready to be timed: built and warmed up.
-
-    Args:
-        plain: builds a loop that is not ours; None is ours.
-    """
+    """A loop that is ready to be timed: built, by `plain` if it is not ours, and warmed up."""
 
     def __init__(
         self,
@@ -166,15 +154,11 @@ class _Timed:
         rows: int,
         plain: Callable[[], Loop] | None = None,
     ) -> None:
-        self.name = name
+        self.name, self._config, self._device, self._rows = name, config, device, rows
         self.microbatch_rows: int | None = None
-        self._preparation = 0.0
-        self._config = config
-        self._device = device
+        self._preparation, self.peak = 0.0, 0
         self._seconds: list[float] = []
         self._joules: list[float] = []
-        self._rows = rows
-        self.peak = 0
         if device.torch.type == "cuda":
             torch.cuda.empty_cache()  # returns what other loops held for a while
         before = self._allocated()
@@ -222,8 +206,7 @@ class _Timed:
 
     def result(self, ours: _Timed) -> Json:
         """The results; `times_ours` compares turn by turn, so that changes of pace cancel out."""
-        config, device, length = self._config, self._device, self._config.data.row_length
-        rows = self._rows
+        config, rows, length = self._config, self._rows, self._config.data.row_length
         values: Json = {"rows": rows, **summary(self._seconds)}
         turns = zip(self._seconds, ours._seconds, strict=True)
         values["times_ours"] = statistics.median(own / its for own, its in turns)
@@ -241,8 +224,8 @@ class _Timed:
             predicted = predicted_positions(config.masking.rate, length)
             flops = train_flops_per_token(config.model, vocab, length, predicted) * speed
             values["teraflops_per_second"] = flops / 1e12
-            if device.mfu_peak:
-                values["mfu"] = flops / device.mfu_peak
+            if self._device.mfu_peak:
+                values["mfu"] = flops / self._device.mfu_peak
         return values
 
 
@@ -313,7 +296,6 @@ def _bert(config: RunConfig) -> tuple[nn.Module, Logits]:
 
 
 def _our_layers(config: RunConfig) -> tuple[nn.Module, Logits]:
-    """The recipe's own model in plain PyTorch."""
     model = new_model(config, config.tokenizer.vocab_size, torch.device("cpu"))
     return model, model
 

@@ -26,14 +26,12 @@ def prepare_table(name: str) -> str:
     """How fast text is prepared, and what the Pile would take at that rate."""
     (benchmark,) = benchmarks(name)
     runs = {run["what"]: run for run in benchmark["runs"]}
-    lines = []
-    for what, run in runs.items():
-        if "seconds" in run:
-            label = PREPARED.get(what, what)
-            lines.append(
-                f"| {label} | {run['megabytes']:.0f} MB | {run['seconds']:.1f} s | "
-                f"{run['megabytes_per_second']:.1f} MB/s | {run['peak_memory_megabytes']:.0f} MB |"
-            )
+    lines = [
+        f"| {PREPARED.get(what, what)} | {run['megabytes']:.0f} MB | {run['seconds']:.1f} s | "
+        f"{run['megabytes_per_second']:.1f} MB/s | {run['peak_memory_megabytes']:.0f} MB |"
+        for what, run in runs.items()
+        if "seconds" in run
+    ]
     made = benchmark["environment"]
     plain = runs["the tokenizers library, and words first on one core"]
     library = f"{plain['library_megabytes_per_second']:.1f} MB/s"
@@ -128,11 +126,7 @@ def copies_table(name: str) -> str:
 
 
 def finetune_table(*names: str) -> str:
-    """Scores and times of fine-tuning, compared with a plain loop.
-
-    Args:
-        names: the benchmark, then files with more seeds of some of its tasks.
-    """
+    """Scores and times of fine-tuning, and files with more seeds of some of its tasks."""
     benchmark, *more = benchmarks(*names)
     longer = {each["task"]: each for each in more}
     head = row_of(
@@ -194,23 +188,13 @@ def coverage_table(name: str) -> str:
     return table(head, lines, wrapped(words))
 
 
-def _words(result: dict[str, Any]) -> str:
-    """What was run: the recipe, and the overrides that have no column of their own."""
-    changed = [
-        word
-        for word in result["overrides"]
-        if not word.startswith(("data.row_length", "model.max_length", "tokenizer.vocab_size"))
-    ]
-    return " ".join([result["recipe"], *changed])
-
-
-def _size(result: dict[str, Any]) -> str:
-    return f"{quantity(result['parameters'])} parameters, {result['dtype']}"
-
-
-def _shape(result: dict[str, Any]) -> str:
-    """What was run: recipe, overrides, row length, size, number format."""
-    return f"{_words(result)}, length {result['row_length']}, {_size(result)}"
+def _shape(result: dict[str, Any], *, length: bool = True) -> str:
+    """What was run: recipe, overrides that have no column, row length, size, number format."""
+    others = ("data.row_length", "model.max_length", "tokenizer.vocab_size")
+    words = [word for word in result["overrides"] if not word.startswith(others)]
+    parts = [" ".join([result["recipe"], *words])]
+    parts += [f"length {result['row_length']}"] if length else []
+    return ", ".join([*parts, f"{quantity(result['parameters'])} parameters", result["dtype"]])
 
 
 def step_table(*names: str) -> str:
@@ -264,7 +248,7 @@ def lengths_table(*names: str) -> str:
                 f"{case['flops_per_token'] / shortest['flops_per_token']:.2f}",
                 f"{case['peak_memory'] / 2**30:.2f} GiB",
             )
-            rows.append(f"| {_words(result)}, {_size(result)} | {' | '.join(cells)} |")
+            rows.append(row_of(_shape(result, length=False), *cells))
     head = (
         "| model | row length | attention | tokens/s | time per token, relative "
         "| FLOPs per token, relative | peak memory |"

@@ -122,16 +122,12 @@ def hour_table(name: str) -> str:
         f"| held-out loss at 15 % masking | at 25 % masking | {grammar} "
         f"{''.join(f'| {metrics.get(task, task)} ' for task in tasks)}|"
     )
-    return tabled(head, rows, runs, *_tried(trials), _cost(runs))
-
-
-def _tried(trials: list[Run]) -> list[str]:
-    """The results of the learning rate trials."""
-    if not trials:
-        return []
-    losses = ", ".join(f"{run['name']}: {run['heldout'][RATES[0]]:.3f}" for run in trials)
-    minutes = _minutes(trials[0])
-    return [f"Losses at 15 % masking in earlier trials of {minutes} minutes: {losses}."]
+    tried = []
+    if trials:
+        losses = ", ".join(f"{run['name']}: {run['heldout'][RATES[0]]:.3f}" for run in trials)
+        minutes = _minutes(trials[0])
+        tried = [f"Losses at 15 % masking in earlier trials of {minutes} minutes: {losses}."]
+    return tabled(head, rows, runs, *tried, _cost(runs))
 
 
 def serving_table(name: str) -> str:
@@ -245,7 +241,6 @@ def _average(values: list[float], form: str = ".1f") -> str:
 
 
 def _cost(runs: list[Run]) -> str:
-    """The cost of training and judging the runs."""
     seconds = 0.0
     for run in runs:
         judged = sum(run[judge]["wall_seconds"] for judge in JUDGES if judge in run)

@@ -42,8 +42,8 @@ def row_of(*cells: str) -> str:
 
 def difference_cell(one: dict[str, Any], measure: str = RATES[0]) -> str:
     """A difference with its interval, which a single seed does not have."""
-    difference, interval = difference_text(one, measure), interval_text(one, measure)
-    return f"{difference} ({interval})" if interval else difference
+    interval = interval_text(one, measure)
+    return difference_text(one, measure) + (f" ({interval})" if interval else "")
 
 
 def welch(a: list[float], b: list[float]) -> tuple[float, float, float]:
@@ -75,17 +75,10 @@ def unrepeated(rows: list[str]) -> list[str]:
 
 def filled(head: str, rows: list[str]) -> tuple[str, list[str]]:
     """A table without the columns that are empty in every line."""
-    cells = [row.strip("|").split("|") for row in rows]
-    kept = [
-        number
-        for number in range(head.count("|") - 1)
-        if any(each[number].strip() for each in cells)
-    ]
-    lines = [
-        "|".join(["", *(row[number] for number in kept), ""])
-        for row in [head.strip("|").split("|"), *cells]
-    ]
-    return lines[0], lines[1:]
+    columns = zip(*(row.strip("|").split("|") for row in (head, *rows)), strict=True)
+    kept = (column for column in columns if any(cell.strip() for cell in column[1:]))
+    first, *others = ("|".join(["", *cells, ""]) for cells in zip(*kept, strict=True))
+    return first, others
 
 
 def table(head: str, rows: Iterable[str], *below: str) -> str:
@@ -109,11 +102,5 @@ def source(results: list[dict[str, Any]]) -> str:
 
 
 def tabled(head: str, rows: list[str], results: list[dict[str, Any]], *words: str) -> str:
-    """A table, optional sentences about it, and its source.
-
-    Args:
-        head: its first line.
-        rows: as `row_of` makes them.
-        results: what it is made from.
-    """
+    """A table, optional sentences about it, and the source of its results."""
     return table(head, rows, wrapped(*words, source(results)) if words else source(results))

@@ -137,11 +137,11 @@ def _latest(name: str) -> Path | None:
 
 def _parts(values: StudyResult) -> dict[str, StudyResult]:
     """The budgets of a study for which any run has finished, by label."""
-    return {label: part for label, part in values.parts().items() if _finished(part)}
-
-
-def _finished(part: StudyResult) -> bool:
-    return any(arm.values_of("tokens") for arm in part.arms.values())
+    return {
+        label: part
+        for label, part in values.parts().items()
+        if any(arm.values_of("tokens") for arm in part.arms.values())
+    }
 
 
 def _figure(label: str) -> str:
@@ -178,13 +178,10 @@ def _verdicts(part: StudyResult) -> str:
         said.append(f"Still on the plateau, so not comparable: {', '.join(slow)}.")
     if said and left:
         said.append(f"{counted(left, 'other arm')} cannot be told from it.")
-    return wrapped(*said or (_alike(part.baseline, len(tested)),)) + "\n"
-
-
-def _alike(baseline: str, arms: int) -> str:
-    if arms == 1:
-        return f"The arm cannot be told from `{baseline}`."
-    return f"None of {arms} arms can be told from `{baseline}`."
+    if not said:
+        alike = "The arm cannot" if len(tested) == 1 else f"None of {len(tested)} arms can"
+        said = [f"{alike} be told from `{part.baseline}`."]
+    return wrapped(*said) + "\n"
 
 
 def documents_table(name: str) -> str:
@@ -235,13 +232,10 @@ def verdicts_table(name: str) -> str:
 
 def _beside_no_gain(one: dict[str, Any]) -> str:
     """Whether a difference agrees with a paper that found no gain."""
-    said = {
-        "better": "disagrees",
-        "worse": "agrees",
-        "plateau": "cannot tell: still on the plateau",
-    }
-    if one["verdict"] in said:
-        return said[one["verdict"]]
+    if one["verdict"] in ("better", "worse"):
+        return "agrees" if one["verdict"] == "worse" else "disagrees"
+    if one["verdict"] == "plateau":
+        return "cannot tell: still on the plateau"
     if one["interval"] is None:
         return f"cannot tell: a verdict takes {FEWEST} seeds"
     return f"cannot tell: {-one['interval'][0]:.2f} nats better is not ruled out"
@@ -262,16 +256,15 @@ def power_table(name: str) -> str:
         )
         for each in result["cases"]
     ]
-    made = f"(`tools/study_power.py`, commit {result['environment']['commit']})."
-    below = f"{result['studies']:,} studies per line, one arm {result['shift']:g} deviations worse"
-    return table(head, rows, f"{below} {made}")
+    below = (
+        f"{result['studies']:,} studies per line, one arm {result['shift']:g} deviations worse "
+        f"(`tools/study_power.py`, commit {result['environment']['commit']})."
+    )
+    return table(head, rows, below)
 
 
 def _arms_table(values: StudyResult) -> str:
-    """The arms by held-out loss, or by bits per character where vocabularies may differ.
-
-    Scores that runs were judged by have columns of their own, the untrained twin in brackets.
-    """
+    """The arms by held-out loss, or by bits per character where vocabularies may differ."""
     main = values.main_measure()
     name = main.partition("@")[0]
     measures = [rate.replace(RATES[0].partition("@")[0], name) for rate in RATES]
@@ -321,20 +314,17 @@ def _found(study: StudyResult, one: dict[str, Any], measure: str = RATES[0]) -> 
 def _below(study: StudyResult, measure: str, *, of_losses: bool = True) -> str:
     """How small a difference the table can show, and how the study was made.
 
-    Args:
-        of_losses: say which losses compare. Scores do even if an arm is still on the plateau.
+    Scores compare even if an arm is still on the plateau.
     """
     made = study.environment
     assert made is not None
-    budget = Budget.parse(study.budget)
-    words = [
+    return wrapped(
         power_text(study, measure),
         *([decidable_text(study)] if of_losses and study.unigram is not None else []),
         f"Arms are compared at {equal_text(study)}.",
-        f"Budget {budget}, on a machine with {counted(made.cores or 0, 'core')}, "
-        f"commit {made.commit}.",
-    ]
-    return wrapped(*words)
+        f"Budget {Budget.parse(study.budget)}, on a machine with "
+        f"{counted(made.cores or 0, 'core')}, commit {made.commit}.",
+    )
 
 
 def _study_of(name: str) -> StudyResult:
