@@ -74,9 +74,8 @@ def test_prepare(
 
 
 def test_copies(tmp_path: Path) -> None:
-    file, out = write_jsonl(tmp_path / "texts.jsonl", _prose(80, seed=0)), tmp_path / "result.json"
-    _run("copies.py", file, "--characters", "60000", "--out", out)
-    (found,) = json.loads(out.read_text())["files"]
+    file = write_jsonl(tmp_path / "texts.jsonl", _prose(80, seed=0))
+    (found,) = _result("copies.py", file, "--characters", "60000")["files"]
     whole, sentences = found["trials"]
     assert whole["dropped_without"] == sentences["dropped_without"] == 0
     assert len(whole["copies"]) == 8
@@ -88,13 +87,12 @@ def test_copies(tmp_path: Path) -> None:
 
 def test_finetune(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    data, out = tmp_path / "glue", tmp_path / "result.json"
+    data = tmp_path / "glue"
     for task in ("cola", "mrpc"):
         write_task(data, task, rows=80)
     model = save_model(tmp_path / "bert", "bert")
-    options = ["--tasks", "cola,mrpc", "--seeds", "1", "--limit", "64", "--out", str(out)]
-    _run("finetune.py", model, "--data", data, *options)
-    result = json.loads(out.read_text())
+    options = ["--tasks", "cola,mrpc", "--seeds", "1", "--limit", "64"]
+    result = _result("finetune.py", model, "--data", data, *options)
     assert result["rows"] == {"cola": 64, "mrpc": 64}
     assert [run["updates"] for run in result["plain_runs"]] == [5 * (64 // 16)] * 2
     for task, metric in (("cola", "matthews"), ("mrpc", "f1")):
@@ -128,14 +126,10 @@ SMALL = ["model.layers=2", "model.width=32", "model.head_dim=16", "tokenizer.voc
 
 def _result(script: str, *words: str | Path) -> dict[str, Any]:
     """What a benchmark prints, which is what it writes too."""
-    result: dict[str, Any] = json.loads(_run(script, *words).stdout)
-    return result
-
-
-def _run(script: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
     done = python(BENCHMARKS / script, *words)
     assert done.returncode == 0, done.stderr
-    return done
+    result: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{\n") :])
+    return result
 
 
 def _table(kind: str, result: dict[str, Any], folder: Path) -> str:
@@ -228,9 +222,8 @@ def test_busy(tmp_path: Path, benchmark: Benchmark, monkeypatch: pytest.MonkeyPa
         assert all(way["seconds"] > 0 for way in ways.values())
     speeds = [4 * 128 / way["seconds"] for way in loads["quiet"].values()]
     shown = " | ".join(f"{speed:,.0f}" for speed in speeds)
-    assert f"| 2 x 32 | quiet | {shown} | {speeds[1] / speeds[0]:.2f} |" in _table(
-        "busy", result, tmp_path
-    )
+    line = f"| 2 x 32 | quiet | {shown} | {speeds[1] / speeds[0]:.2f} |"
+    assert line in _table("busy", result, tmp_path)
 
 
 def test_profile_step(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,9 @@ from campaign.plants import PLANTS
 from support.command import FORKS, python
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
+CHAOS = TOOLS / "chaos.py"
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
-
-
-def campaign(*words: str) -> subprocess.CompletedProcess[str]:
-    """The tool with these words."""
-    return python(TOOLS / "chaos.py", *words)
 
 
 def tries_in(folder: Path) -> list[dict[str, Any]]:
@@ -36,7 +31,7 @@ def tries_in(folder: Path) -> list[dict[str, Any]]:
 def test_a_short_campaign_holds_and_each_try_can_be_repeated(tmp_path: Path) -> None:
     stages = ("--stage", "pretrain, updates")
     faults = ("--fault", "kill", "--fault", "power loss", "--fault", "damaged file")
-    done = campaign("--seed", "1", *stages, *faults, "--out", str(tmp_path / "all"))
+    done = python(CHAOS, "--seed", "1", *stages, *faults, "--out", str(tmp_path / "all"))
     assert done.returncode == 0, done.stdout + done.stderr
     tries = tries_in(tmp_path / "all")
     assert len(tries) >= 3
@@ -44,7 +39,7 @@ def test_a_short_campaign_holds_and_each_try_can_be_repeated(tmp_path: Path) -> 
     shown = (tmp_path / "all" / "table.md").read_text("utf-8")
     assert "| pretrain, updates | 1 of 1 | 1 of 1 | 1 of 1 |" in shown
     one = next(each for each in tries if each["hit"] and each["fault"] == "power loss")
-    again = campaign("--seed", "1", "--only", str(one["number"]), "--out", str(tmp_path / "one"))
+    again = python(CHAOS, "--only", str(one["number"]), "--out", str(tmp_path / "one"))
     assert again.returncode == 0, again.stdout + again.stderr
     assert tries_in(tmp_path / "one") == [one]
 
@@ -54,7 +49,7 @@ def test_a_short_campaign_holds_and_each_try_can_be_repeated(tmp_path: Path) -> 
 @pytest.mark.parametrize("plant", PLANTS)
 def test_a_planted_fault_is_found(plant: str, tmp_path: Path) -> None:
     where = ("--stage", PLANTS[plant].stage, "--fault", PLANTS[plant].fault)
-    done = campaign("--plant", plant, *where, "--tries", "60", "--first", "--out", str(tmp_path))
+    done = python(CHAOS, "--plant", plant, *where, "--tries", "60", "--first", "--out", tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert tries_in(tmp_path)[-1]["verdict"] != "held"
 

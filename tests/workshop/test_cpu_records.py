@@ -36,23 +36,14 @@ def heldout(tmp_path: Path) -> Path:
 
 
 class Stage:
-    """`cpu_records` with processes that are played.
-
-    Attributes:
-        calls: what was started.
-        fails: whether the next process fails.
-    """
+    """`cpu_records` with processes that are played, or fail."""
 
     def __init__(self, folder: Path, corpus: Corpus, heldout: Path, module: Any) -> None:
         self.out, self.module = folder / "out", module
         self.calls: list[list[str]] = []
         self.fails = False
-        self.options: dict[str, Any] = {
-            "corpus": corpus.path,
-            "heldout": heldout,
-            "out": self.out,
-            "cores": ["0"],
-        }
+        text = {"corpus": corpus.path, "heldout": heldout}
+        self.options: dict[str, Any] = {**text, "out": self.out, "cores": ["0"]}
 
     def play(self, words: list[str], name: str) -> dict[str, Any]:
         """What a process with these words prints."""
@@ -105,9 +96,8 @@ def names(runs: list[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 def test_contestants_take_turns_with_the_best_of_the_sweep(stage: Stage) -> None:
-    plain = (
-        "2x32:1e-3:8,start=random,schedule=trapezoid,masks=0.3,loop=plain,optimizer=muon,pace=9.5"
-    )
+    plain = "2x32:1e-3:8,start=random,masks=0.3,loop=plain,optimizer=muon,pace=9.5"
+    plain += ",schedule=trapezoid"
     other = "4x64:1e-3:4,architecture=roformer,loop=plain"
     points = ["2x32:2e-3:8", "2x32:1e-3:8", plain, other]
     swept = stage.do("sweep", point=points)  # later runs have higher losses here
@@ -121,10 +111,8 @@ def test_contestants_take_turns_with_the_best_of_the_sweep(stage: Stage) -> None
     assert [run["seconds"] for run in runs[:4]] == [600, 120, 60, 600]
     assert runs[3]["settings"]["rate"] == 2e-3
     assert "--budget 600s --seed 0" in runs[0]["command"]
-    assert (
-        "--rate 0.001 --batch 8 --start random --loop plain --optimizer muon --pace 9.5"
-        in runs[4]["command"]
-    )
+    asked = "--rate 0.001 --batch 8 --start random --loop plain --optimizer muon --pace 9.5"
+    assert asked in runs[4]["command"]
     assert runs[0]["train"]["layers"] == 2
     assert "secret" not in runs[0]["train"]
     assert str(stage.out) not in runs[0]["command"]
@@ -286,12 +274,12 @@ def test_ours_is_trained_and_judged_in_processes_of_its_own(
     point = {"layers": 2, "width": 32, "rate": 1e-3, "batch": 8, "masks": 0.25}
     swept = {"settings": point, "heldout": {"loss@0.15": 4.0, "loss@0.25": 4.1}}
     write_json(out / "sweep.json", {"runs": [swept]})
-    words: list[str | Path] = ["ten-minutes", "--corpus", corpus.path]
-    words += ["--heldout", heldout, "--out", out]
+    words: list[str | Path] = [BENCHMARKS / "cpu_records.py", "ten-minutes"]
+    words += ["--corpus", corpus.path, "--heldout", heldout, "--out", out]
     words += ["--ours", " ".join(["crammed", *MODEL]), "--seeds", "1", "--seconds", "20"]
-    refused = python(BENCHMARKS / "cpu_records.py", *words, "--cores", "99")
+    refused = python(*words, "--cores", "99")
     assert (refused.returncode, "--cores: choose from" in refused.stderr) == (2, True)
-    done = python(BENCHMARKS / "cpu_records.py", *words, "--cores", str(core))
+    done = python(*words, "--cores", str(core))
     values = read_json(out / "ten-minutes.json")
     assert values is not None, done.stderr
     ours = values["runs"][0]
@@ -368,27 +356,21 @@ def test_a_plain_loop_trains_with_either_optimizer_and_start(
     peer, judge = benchmark("peer"), benchmark("heldout_masked_lm")
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
 
+    shape = {"layers": 2, "width": 64, "batch": 8, "rate": 3e-3}
+    usual = {**shape, "schedule": peer.Schedule.TRAPEZOID, "loop": peer.Loop.PLAIN, "seconds": 1.0}
+
     def loss(
-        updates: int,
-        optimizer: str = "adamw",
-        start: str = "random",
-        architecture: str = "modernbert",
+        updates: int, optimizer: str = "adamw", start: str = "random", kind: str = "modernbert"
     ) -> float:
         peer.main(
             corpus.path,
             out=tmp_path / "peer",
-            seconds=1.0,
-            compile=architecture == "roformer",
+            compile=kind == "roformer",
             pace=float(updates),
-            architecture=peer.Architecture(architecture),
-            layers=2,
-            width=64,
-            batch=8,
-            rate=3e-3,
-            schedule=peer.Schedule.TRAPEZOID,
-            loop=peer.Loop.PLAIN,
+            architecture=peer.Architecture(kind),
             optimizer=peer.Optimizer(optimizer),
             start=peer.Start(start),
+            **usual,
         )
         printed = json.loads(capsys.readouterr().out)
         assert printed["updates"] == updates
@@ -400,7 +382,7 @@ def test_a_plain_loop_trains_with_either_optimizer_and_start(
     untrained = loss(1)
     assert loss(1, start="cooccurrence") != untrained
     trained = {loss(60), loss(60, optimizer="muon"), loss(60, start="cooccurrence")}
-    trained |= {loss(60, "muon", architecture=older) for older in ("roformer", "bert")}
+    trained |= {loss(60, "muon", kind=older) for older in ("roformer", "bert")}
     for format in (torch.bfloat16, None):  # PyTorch's Muon, and ours
         monkeypatch.setattr(peer, "native_half", lambda _, format=format: format)
         trained.add(loss(60, "muon", "cooccurrence"))
@@ -412,16 +394,9 @@ def test_a_plain_loop_trains_with_either_optimizer_and_start(
 def test_an_encoder_is_trained_further_as_run_mlm_does(tmp_path: Path, heldout: Path) -> None:
     pytest.importorskip("accelerate")
     model, run, out = save_model(tmp_path / "bert", "bert"), tmp_path / "run", tmp_path / "out"
-    words: list[str | Path] = [
-        "--data",
-        heldout,
-        "--budget",
-        "2updates",
-        "--out",
-        run,
-        "data.row_length=32",
-    ]
-    assert crammed("adapt", model, *words, "batch.rows=4").returncode == 0
+    words = ("--data", heldout, "--budget", "2updates", "--out", run)
+    done = crammed("adapt", model, *words, "data.row_length=32", "batch.rows=4")
+    assert done.returncode == 0, done.stderr
     program = BENCHMARKS / "run_mlm.py"
     given = ("--out", out, "--seconds", "1", "--pace", "20", "--rate", "1e-3")
     done = python(program, model, run / "corpus", *given)

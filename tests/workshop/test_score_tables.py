@@ -15,22 +15,25 @@ from layout import findable
 from score_tables import agreement_table, scores_table
 
 
-def test_a_suite_with_many_tasks_has_a_row_for_each_and_one_for_their_mean(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a record of this name."""
     monkeypatch.setattr(layout, "RECORDS", tmp_path)
     (tmp_path / "made").mkdir()
+    return tmp_path / "made"
+
+
+def test_a_suite_with_many_tasks_has_a_row_for_each_and_one_for_their_mean(made: Path) -> None:
     names = [f"task-{n}" for n in range(5)]
     for arm, best in (("one", 80.0), ("two", 70.0)):
         for seed in range(2):
-            tasks: dict[str, Any] = {
-                name: {"median": best + seed, "linear": 75.0} for name in names
-            }
-            tasks["task-4"] = {"median": best + seed, "untrained": {"median": 40.0}}
+            one = {"median": best + seed}
+            tasks: dict[str, Any] = {name: {**one, "linear": 75.0} for name in names}
+            tasks["task-4"] = {**one, "untrained": {"median": 40.0}}
             mean = {"name": "small", "value": best + seed, "linear": 0.0}
             part = {"name": "mean of task-1, task-2", "value": 0.0}
             scores = {"suites": {"small": {"tasks": tasks, "means": [mean, part]}}}
-            write_json(tmp_path / "made" / f"{arm}-{seed}.json", scores)
+            write_json(made / f"{arm}-{seed}.json", scores)
     head, _, *rows = scores_table("made").splitlines()
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     assert head.startswith("| task | one | two | difference, 95 % interval | found in 80 % | one, ")
@@ -41,34 +44,28 @@ def test_a_suite_with_many_tasks_has_a_row_for_each_and_one_for_their_mean(
     assert cells[5][1] == "80.5 ± 0.7"
 
 
-def test_every_seed_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "RECORDS", tmp_path)
-    (tmp_path / "made").mkdir()
+def test_every_seed_counts_once(made: Path) -> None:
     with pytest.raises(SystemExit, match="has no file ARM-SEED"):
         scores_table("made")
     for seed, score in ((0, 50.0), (1, 51.0), (10, 60.0)):
         small = {"tasks": {"sst2": {"median": score}}, "means": []}
-        write_json(tmp_path / "made" / f"one-{seed}.json", {"suites": {"small": small}})
-    write_json(tmp_path / "made" / "decision-mail.json", {})
+        write_json(made / f"one-{seed}.json", {"suites": {"small": small}})
+    write_json(made / "decision-mail.json", {})
     assert "| one | 53.7 ± 5.5 |" in scores_table("made")
-    write_json(tmp_path / "made" / "one-2.json", {"suites": {"small": small, "glue": small}})
+    write_json(made / "one-2.json", {"suites": {"small": small, "glue": small}})
     with pytest.raises(SystemExit, match="two suites score sst2"):
         scores_table("made")
     broken = {"tasks": {"sst2": {"failed": "no rows"}}, "means": []}
-    write_json(tmp_path / "made" / "one-2.json", {"suites": {"small": broken}})
+    write_json(made / "one-2.json", {"suites": {"small": broken}})
     with pytest.raises(SystemExit, match="sst2 failed: no rows"):
         scores_table("made")
 
 
-def test_tasks_that_rank_encoders_alike_agree(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(layout, "RECORDS", tmp_path)
-    (tmp_path / "made").mkdir()
-    for n, (one, two, three) in enumerate([(50.0, 1.0, 9.0), (60.0, 2.0, 8.0), (61.0, 90.0, 1.0)]):
-        tasks = {"a": {"median": one}, "b": {"median": two}, "c": {"median": three}}
+def test_tasks_that_rank_encoders_alike_agree(made: Path) -> None:
+    for n, scored in enumerate([(50.0, 1.0, 9.0), (60.0, 2.0, 8.0), (61.0, 90.0, 1.0)]):
+        tasks = {name: {"median": each} for name, each in zip("abc", scored, strict=True)}
         scores = {"suites": {"small": {"tasks": tasks, "means": []}}}
-        write_json(tmp_path / "made" / f"arm{n}-0.json", scores)
+        write_json(made / f"arm{n}-0.json", scores)
     rows = agreement_table("made").splitlines()
     assert rows[2:] == [
         "| a and b | 3 | 1.00 |",
