@@ -71,7 +71,9 @@ def main(
             return net(**inputs.to(device)).logits.float(), labels
 
     total = EPOCHS * (len(rows) // BATCH)
-    optimizer = optimizer_of(net)
+    optimizer = torch.optim.AdamW(
+        net.parameters(), lr=PEAK, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.0
+    )
     net.train()
     if device == "cuda":  # our clock excludes one-off costs of a process, too
         forward(rows[:BATCH])[0].sum().backward()
@@ -91,13 +93,6 @@ def main(
         result["seconds"] = round(time.perf_counter() - began, 2)
         result["scores"] = _scores(torch.cat(parts).numpy(), [row["label"] for row in validation])
     print(json.dumps(result))
-
-
-def optimizer_of(net: torch.nn.Module) -> torch.optim.Optimizer:
-    """PyTorch's AdamW with the paper's values."""
-    return torch.optim.AdamW(
-        net.parameters(), lr=PEAK, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.0
-    )
 
 
 def train(

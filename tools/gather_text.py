@@ -40,8 +40,11 @@ _SKIPPED = {"script", "style", "head", "nav"}
 _BLOCKS = {"p", "div", "li", "td", "th", "title", "h1", "h2", "h3", "h4", "dt", "dd", "pre", "item"}
 
 
-def gather(code: str, file: Path, *, ascii_lines: bool = True) -> list[dict[str, object]]:
-    """Write the text of a language as JSON lines; returns what each package contributed.
+Records = list[dict[str, str]]
+
+
+def gather(code: str, *, ascii_lines: bool = True) -> tuple[Records, list[dict[str, object]]]:
+    """The documents of a language, and what each package contributed.
 
     Args:
         ascii_lines: keep lines whose letters are all in ASCII, which in languages with letters of
@@ -49,41 +52,29 @@ def gather(code: str, file: Path, *, ascii_lines: bool = True) -> list[dict[str,
     """
     packages = (*EVERY_LANGUAGE, *(f"{name}-{code.lower()}" for name in ONE_LANGUAGE))
     seen: set[str] = set()
+    records: Records = []
     found: list[dict[str, object]] = []
-    with file.open("w", encoding="utf-8") as out:
-        for package in packages:
-            with tempfile.TemporaryDirectory() as folder:
-                version = _unpack(package, Path(folder))
-                if version is None:
-                    continue
-                documents = characters = 0
-                lines = _lines(Path(folder), code)
-                if not ascii_lines:
-                    lines = filter(_has_letters_of_its_own, lines)
-                for text in _documents(lines, seen):
-                    record = {"text": text, "package": package}
-                    out.write(json.dumps(record, ensure_ascii=False) + "\n")
-                    documents, characters = documents + 1, characters + len(text)
-            if documents:
-                counts = {"documents": documents, "characters": characters}
-                found.append({"package": package, "version": version, **counts})
-    return found
+    for package in packages:
+        with tempfile.TemporaryDirectory() as folder:
+            version = _unpack(package, Path(folder))
+            if version is None:
+                continue
+            lines = _lines(Path(folder), code)
+            if not ascii_lines:
+                lines = filter(_has_letters_of_its_own, lines)
+            texts = list(_documents(lines, seen))
+        if texts:
+            records += [{"text": text, "package": package} for text in texts]
+            counts = {"documents": len(texts), "characters": sum(map(len, texts))}
+            found.append({"package": package, "version": version, **counts})
+    return records, found
 
 
-def thin(file: Path, characters: int | None, *, one_line: bool) -> None:
-    """Keep about this many characters, spread evenly, and put each document on one line.
-
-    Tokenizers that keep line breaks can then be compared with those that do not.
-    """
-    texts = [json.loads(line) for line in file.read_text("utf-8").split("\n") if line]
-    total = sum(len(each["text"]) for each in texts)
+def thin(records: Records, characters: int | None) -> Records:
+    """About this many characters of them, spread evenly."""
+    total = sum(len(each["text"]) for each in records)
     step = max(1.0, total / characters) if characters else 1.0
-    with file.open("w", encoding="utf-8") as out:
-        for number in range(int(len(texts) / step)):
-            record = texts[int(number * step)]
-            if one_line:
-                record["text"] = record["text"].replace("\n", " ")
-            out.write(json.dumps(record, ensure_ascii=False) + "\n")
+    return [records[int(number * step)] for number in range(int(len(records) / step))]
 
 
 def _unpack(package: str, folder: Path) -> str | None:
@@ -112,7 +103,9 @@ def _lines(folder: Path, code: str) -> Iterator[str]:
         if file.suffix == ".mo":
             yield from _messages(file.read_bytes())
         elif file.suffix in (".html", ".page"):
-            yield from _page(file.read_text("utf-8", "replace"))
+            page = _Page()
+            page.feed(file.read_text("utf-8", "replace"))
+            yield from page.lines
         elif re.search(r"/man\d/", str(file)) and file.suffix == ".gz":
             yield from _manual(gzip.decompress(file.read_bytes()).decode("utf-8", "replace"))
 
@@ -153,12 +146,6 @@ class _Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if not self._skipping:
             self.lines[-1] += data
-
-
-def _page(text: str) -> Iterator[str]:
-    page = _Page()
-    page.feed(text)
-    yield from page.lines
 
 
 def _manual(text: str) -> Iterator[str]:
@@ -209,10 +196,14 @@ def main(
     one_line: Annotated[bool, typer.Option("--one-line", help="No line breaks.")] = False,
     ascii_lines: Annotated[bool, typer.Option(help="Keep lines with ASCII letters alone.")] = True,
 ) -> None:
-    found = gather(language, file, ascii_lines=ascii_lines)
+    records, found = gather(language, ascii_lines=ascii_lines)
     if not found:
         raise SystemExit(f"no package holds text in {language}")
-    thin(file, characters, one_line=one_line)
+    with file.open("w", encoding="utf-8") as out:
+        for record in thin(records, characters):
+            # On one line, tokenizers that keep line breaks can be compared with those that do not.
+            text = record["text"].replace("\n", " ") if one_line else record["text"]
+            out.write(json.dumps({**record, "text": text}, ensure_ascii=False) + "\n")
     file.with_suffix(".sources.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
     for each in found:
         print(*each.values(), sep="\t")

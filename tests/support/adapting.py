@@ -12,7 +12,7 @@ from crammed.adaptation.original import Original
 from crammed.pipeline import run_everything
 from crammed.runs.resuming import as_begun
 from crammed.terminal.progress import SILENT, Progress
-from support.models import configuration, save_model, save_tokenizer, word_pieces
+from support.models import SHAPE, save_model, save_tokenizer, word_pieces
 
 FAMILIES = ["bert", "modernbert", "distilbert", "deberta"]
 if version("transformers") >= "4.50":  # older ones lose the bias of its head, and it is refused
@@ -28,9 +28,7 @@ def save_family(folder: Path, family: str) -> Path:
 
     tokenizer = word_pieces()
     save_tokenizer(folder, tokenizer, model_max_length=40)
-    shape = ("hidden_size", "num_hidden_layers")
-    values: dict[str, Any] = {k: getattr(configuration("bert", 150), k) for k in shape}
-    values |= {"num_attention_heads": 2, "intermediate_size": 48, "max_position_embeddings": 40}
+    values: dict[str, Any] = {**SHAPE, "intermediate_size": 48, "max_position_embeddings": 40}
     values |= {"relative_attention": True, "position_buckets": 8, "pos_att_type": ["p2c", "c2p"]}
     values |= {"share_att_key": True, "norm_rel_ebd": "layer_norm", "type_vocab_size": 0}
     config = transformers.DebertaV2Config(

@@ -26,7 +26,7 @@ HEADS = (
 )
 """The classes of transformers that load an export, each without its ``Auto``."""
 ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-_SHAPE: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+SHAPE: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
 def word_pieces(*, framed: bool = True) -> Tokenizer:
@@ -85,42 +85,21 @@ def configuration(family: str, vocab_size: int) -> Any:
     """A small configuration of one of `FAMILIES`, for 40 tokens."""
     import transformers
 
-    if family == "bert":
-        return transformers.BertConfig(
-            vocab_size=vocab_size, intermediate_size=48, max_position_embeddings=40, **_SHAPE
-        )
+    common = {"vocab_size": vocab_size, "max_position_embeddings": 40}
+    if family == "distilbert":
+        shape = {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 48}
+        return transformers.DistilBertConfig(**common, **shape)
+    common |= {**SHAPE, "intermediate_size": 48}
     if family == "roberta":
-        return transformers.RobertaConfig(
-            vocab_size=vocab_size,
-            intermediate_size=48,
-            max_position_embeddings=42,
-            type_vocab_size=1,
-            pad_token_id=1,
-            **_SHAPE,
-        )
+        common |= {"max_position_embeddings": 42, "type_vocab_size": 1, "pad_token_id": 1}
+        return transformers.RobertaConfig(**common)
     if family == "modernbert":
-        return transformers.ModernBertConfig(
-            vocab_size=vocab_size,
-            intermediate_size=48,
-            max_position_embeddings=40,
-            local_attention=8,
-            pad_token_id=0,
-            **_SHAPE,
-        )
-    return transformers.DistilBertConfig(
-        vocab_size=vocab_size,
-        dim=32,
-        n_layers=2,
-        n_heads=2,
-        hidden_dim=48,
-        max_position_embeddings=40,
-    )
+        return transformers.ModernBertConfig(**common, local_attention=8, pad_token_id=0)
+    return transformers.BertConfig(**common)
 
 
 def save_model(folder: Path, family: str, kind: str = "AutoModelForMaskedLM") -> Path:
-    """Save a model of one of `FAMILIES`, with weights far from their initial values, and its
-    tokenizer.
-    """
+    """Save a model of one of `FAMILIES`, with weights far from initial ones, and its tokenizer."""
     import transformers
 
     tokenizer = byte_pairs() if family == "roberta" else word_pieces()
