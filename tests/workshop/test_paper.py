@@ -93,7 +93,7 @@ def test_operators_are_counted_by_what_they_take_and_give() -> None:
 
 
 def test_the_model_of_time() -> None:
-    model, launch = room("model"), room("launches").Launch
+    model, launch = room("result"), room("launches").Launch
     card = card_called("H200")
     assert model.seconds(launch("k", "forward", 10, 10, kernels=3), card) == 3 * model.LAUNCH
     moving = launch("k", "forward", 4_320_000_000, 0)
@@ -133,7 +133,7 @@ def test_the_model_of_time() -> None:
     ],
 )
 def test_parts_of_a_step_are_known_by_names(kernel: str, part: str) -> None:
-    assert room("model").part(room("launches").Launch(kernel, "forward", 1, 1)) == part
+    assert room("result").part(room("launches").Launch(kernel, "forward", 1, 1)) == part
 
 
 @pytest.mark.long

@@ -76,68 +76,46 @@ def code() -> str:
 
 def _strike(fault: Fault, layer: Layer) -> Strike:
     """The function that `Layer` calls before each operation."""
-    act, lasts = _ACTS.get(fault["kind"]), fault["kind"] in ("full", "slow")
-    if act is None or "at" not in fault:
+    if "at" not in fault:
         return lambda *_: None
+    lasts = fault["kind"] in ("full", "slow")
 
     def strike(kind: str, number: int, path: str) -> None:
         due = (number == fault["at"]) and (kind == "read") == fault.get("reading", False)
         if due or (lasts and number >= fault["at"]):
-            act(fault, layer, kind, path)
+            _act(fault, layer, kind, path)
 
     return strike
 
 
-def _signalled(fault: Fault, layer: Layer, kind: str, path: str) -> None:
+def _act(fault: Fault, layer: Layer, kind: str, path: str) -> None:
+    """What happens at an operation of this kind."""
+    if fault["kind"] == "full" and kind not in _WRITING:
+        return
+    if fault["kind"] == "slow" and fault.setdefault("slept", 0.0) >= LONGEST_DELAY:
+        return
     layer.remark("fault")
-    if kind == "write" and fault["signal"] == "SIGKILL":
-        raise Torn
-    os.kill(os.getpid(), signal.Signals[fault["signal"]])
-
-
-def _full_disk(fault: Fault, layer: Layer, kind: str, path: str) -> None:
-    if kind in _WRITING:
-        layer.remark("fault")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-
-
-def _failing(fault: Fault, layer: Layer, kind: str, path: str) -> None:
-    layer.remark("fault")
-    raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-
-
-def _slow(fault: Fault, layer: Layer, kind: str, path: str) -> None:
-    if (slept := fault.setdefault("slept", 0.0)) < LONGEST_DELAY:
-        layer.remark("fault")
-        fault["slept"] = slept + fault["delay"]
+    if fault["kind"] == "signal":
+        if kind == "write" and fault["signal"] == "SIGKILL":
+            raise Torn
+        os.kill(os.getpid(), signal.Signals[fault["signal"]])
+    elif fault["kind"] in ("full", "failing"):
+        number = errno.ENOSPC if fault["kind"] == "full" else errno.EIO
+        raise OSError(number, os.strerror(number), path)
+    elif fault["kind"] == "slow":
+        fault["slept"] += fault["delay"]
         time.sleep(fault["delay"])
-
-
-def _closed(fault: Fault, layer: Layer, kind: str, path: str) -> None:
-    """The terminal is closed: nobody reads the output any more."""
-    layer.remark("fault")
-    read, write = os.pipe()
-    os.close(read)
-    for standard in fault["streams"]:
-        os.dup2(write, standard)
-
-
-def _jumped(fault: Fault, layer: Layer, kind: str, path: str) -> None:
-    layer.remark("fault")
-    _JUMPED.update(fault["jumps"])
+    elif fault["kind"] == "closed":  # the terminal is: nobody reads the output any more
+        read, write = os.pipe()
+        os.close(read)
+        for standard in fault["streams"]:
+            os.dup2(write, standard)
+    else:
+        _JUMPED.update(fault["jumps"])
 
 
 _JUMPED: dict[str, float] = {}
 """Seconds by which each clock is wrong from now on."""
-_ACTS: dict[str, Callable[[Fault, Layer, str, str], None]] = {
-    "signal": _signalled,
-    "full": _full_disk,
-    "failing": _failing,
-    "slow": _slow,
-    "closed": _closed,
-    "clock": _jumped,
-}
-"""What happens at an operation."""
 
 
 def _arm(fault: Fault, layer: Layer) -> None:

@@ -13,7 +13,7 @@ What is counted:
 
 What is not counted: what a kernel reads twice because it fell out of a cache, what attention moves
 internally, gaps between kernels, clocks that fall under load, and a GPU's tuning of kernels.
-Seconds (`model`) are a model of everything that is counted. Differences between two variants are
+Seconds (`result`) are a model of everything that is counted. Differences between two variants are
 more reliable than sums.
 
 It reaches into private parts of PyTorch 2.13 and Triton 3.7; other versions may differ.

@@ -1,8 +1,9 @@
-"""Counts the steps of training loops, as a result for ``benchmarks/results``."""
+"""Counts the steps of training loops, with a model of their time, for ``benchmarks/results``."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from common import config_of, recipe_of
@@ -11,13 +12,21 @@ from crammed.data.masking import predicted_positions
 from crammed.machine.cards import Card, card_called
 from crammed.model.count import parameters
 from crammed.model.traffic import attention_bytes, traffic
+from crammed.planning.oncard import ATTENTION, BANDWIDTH, LAUNCH, PRODUCTS
 from crammed.runs.environment import environment
+from kernel_parts import part_of
+from paper import launches
 from paper.compiler import paper
 from paper.launches import Launch, Noted
 from paper.loops import Update, loop_of, loops
-from paper.model import between_products, part, sums, total
 
 Json = dict[str, Any]
+EIGHT_BITS = 1.68
+"""How many times as fast a layer's product is in 8 bits as in 16: one H200 reached 1,214 to 1,258
+TFLOP/s where 16 bits reached 727 to 740."""
+Sums = dict[str, float]
+"""Totals of launches, by what is counted."""
+COUNTED = ("launches", "read", "written", "flops", "seconds")
 
 
 def counted(
@@ -76,9 +85,9 @@ def _of_microbatch(noted: Noted, update: Update) -> Counter[Launch]:
     both = []
     for microbatches in (1, 2):
         update(microbatches)  # a loop may compile for each
-        with noted.listening() as launches:
+        with noted.listening() as launched:
             update(microbatches)
-        both.append(Counter(launches))
+        both.append(Counter(launched))
     return both[1] - both[0]
 
 
@@ -97,3 +106,39 @@ def _listed(launched: Counter[Launch], count: int) -> list[Json]:
         }
         for launch, times in ordered[:count]
     ]
+
+
+def seconds(launch: Launch, card: Card) -> float:
+    """Seconds for its FLOPs or its bytes, whichever take longer, or at least for launching it."""
+    rate = ATTENTION if launches.ATTENTION in launch.name else PRODUCTS
+    rate *= EIGHT_BITS if "scaled_mm" in launch.name else 1
+    moving = launch.moved / (BANDWIDTH * card.bandwidth)
+    return max(LAUNCH * launch.kernels, launch.flops / (rate * card.peak), moving)
+
+
+def part(launch: Launch) -> str:
+    """The part of the step that a launch belongs to."""
+    if launch.flops:
+        return "attention" if launches.ATTENTION in launch.name else "products"
+    return part_of(launch.name) or "other"
+
+
+def sums(counted: Mapping[Launch, int], card: Card) -> dict[str, Sums]:
+    """The totals of launches, each counted so often, by part, the longest first."""
+    found: dict[str, Sums] = {}
+    for launch, times in counted.items():
+        one = (launch.kernels, launch.read, launch.written, launch.flops, seconds(launch, card))
+        own = found.setdefault(part(launch), dict.fromkeys(COUNTED, 0))
+        for key, value in zip(COUNTED, one, strict=True):
+            own[key] += times * value
+    return dict(sorted(found.items(), key=lambda item: -item[1]["seconds"]))
+
+
+def total(found: Iterable[Sums]) -> Sums:
+    every = list(found)
+    return {key: sum(each[key] for each in every) for key in COUNTED}
+
+
+def between_products(found: Mapping[str, Sums]) -> Sums:
+    """What moves besides products and attention."""
+    return total(each for name, each in found.items() if name not in ("products", "attention"))
