@@ -80,7 +80,7 @@ def agrees(shown: str, value: float) -> bool:
     return abs(float(shown.replace(",", "")) - value) <= 0.5000001 * 10.0**-decimals
 
 
-def check_all(root: Path = ROOT) -> Check:
+def check_all(root: Path) -> Check:
     """Everything that the pages of a folder like that of the project publish about studies."""
     check = Check()
     pages = [root / "README.md", *(root / "docs").glob("*.md"), *root.glob("records/*/README.md")]
@@ -97,13 +97,9 @@ def check_all(root: Path = ROOT) -> Check:
 
 
 def check_block(
-    check: Check, kind: str, name: str, study: dict[str, Any], text: str, measure: str = ""
+    check: Check, kind: str, name: str, study: dict[str, Any], text: str, measure: str
 ) -> None:
-    """A table for each budget of a study, with the sentences around it, and the laws below.
-
-    Args:
-        measure: what the table is about, if it says so.
-    """
+    """A table for each budget of a study, with the sentences around it, and the laws below."""
     parts = again.parts(study)
     pieces = re.split(r"^(?=With [^,\n]+, [^:\n]+:\n)", text, flags=re.MULTILINE)
     pieces = pieces[1:] if len(parts) > 1 else pieces
@@ -133,13 +129,11 @@ def positions(head: list[str]) -> list[str]:
     """Titles of columns; those that belong to the measure before them name it."""
     last, found = "", []
     for title in head:
-        if title.startswith("difference from"):
-            last = ""  # the measure that the whole table is about
-        elif title != "p" and not title.startswith("difference,"):
-            last = title
-        found.append(
-            f"{last}/{title}" if title.startswith("difference,") or title == "p" else title
-        )
+        if title == "p" or title.startswith("difference,"):
+            found.append(f"{last}/{title}")
+        else:  # a difference from the baseline is of what the whole table is about
+            last = "" if title.startswith("difference from") else title
+            found.append(title)
     return found
 
 
@@ -185,10 +179,7 @@ def measure_of(title: str, main: str) -> str:
 def check_mean(
     check: Check, at: str, part: dict[str, Any], arm: str, measure: str, shown: str
 ) -> None:
-    """``4.138 ± 0.012 (3.9)``: mean, deviation over seeds, and the mean of untrained models.
-
-    An arm without a single score of this kind shows nothing.
-    """
+    """``4.138 ± 0.012 (3.9)``: mean, deviation over seeds, and the mean of untrained models."""
     own, twins = (again.values(part, arm, each) for each in (measure, f"untrained.{measure}"))
     wanted = ([mean(own)] if own else []) + ([again.deviation(own)] if len(own) > 1 else [])
     check.numbers(at, shown, wanted + ([mean(twins)] if twins else []))

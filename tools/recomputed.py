@@ -167,8 +167,7 @@ def flops_span(part: Json) -> tuple[float, ...]:
 def power(part: Json, measure: str, stated: list[float], every: int = 0) -> list[float]:
     """How often each difference is found, in studies drawn and judged one by one.
 
-    Args:
-        every: seeds of each arm, if not its own.
+    Each arm has its own number of seeds, or this one.
     """
     slow = plateau(part) if decidable(part) else set()
     groups = {arm: values(part, arm, measure) for arm in part["arms"] if arm not in slow}
@@ -179,9 +178,7 @@ def power(part: Json, measure: str, stated: list[float], every: int = 0) -> list
     others = [arm for arm in found if arm != base]
     random, hits = np.random.default_rng(987), np.zeros(len(stated))
     for number in range(DRAWS):
-        drawn = {
-            arm: list(random.normal(0.0, math.sqrt(found[arm][0]), seeds[arm])) for arm in found
-        }
+        drawn = {a: list(random.normal(0.0, math.sqrt(found[a][0]), seeds[a])) for a in found}
         differs = others[number % len(others)]
         for place, size in enumerate(stated):
             arms = {**drawn, differs: [each + size for each in drawn[differs]]}

@@ -65,9 +65,11 @@ BLOCK = re.compile(r"(<!-- (\w+): (.*?) -->\n).*?(<!-- end of \2 -->)", re.DOTAL
 MARKER = re.compile(r"^<!-- (?:\w+:|end of) .* -->$", re.MULTILINE)
 HEAD = (
     "| run | device | budget | text | model | training | held-out loss (unigram) "
-    "| scores (untrained model) |",
-    "|---|---|---|---|---|---|---|---|",
+    "| scores (untrained model) |"
 )
+CommandOption = Annotated[
+    str, typer.Option(help="The command, with variables in place of folders.")
+]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -76,7 +78,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def add(
     run: Path,
     record: Path,
-    command: Annotated[str, typer.Option(help="The command, with variables in place of folders.")],
+    command: CommandOption,
     corpus: Annotated[
         Path | None, typer.Option(help="Its corpus, if not in RUN; a manifest will do.")
     ] = None,
@@ -94,14 +96,14 @@ def add(
     config = read_config(run).model_dump(mode="json")
     # Data is identified by name and hash; its path on one machine means nothing elsewhere.
     config["data"]["sources"] = summary.corpus.sources
-    stages = [e for e in read_lines(run / "events.jsonl") if e["event"] in ("stage", "heldout")]
+    events = read_lines(run / "events.jsonl")
     kept = {
         "command": command,
         "environment": read_json(run / "env.json"),
         "config": config,
         "sources": manifest["sources"],
         "summary": summary.values(),
-        "events": stages,
+        "events": [each for each in events if each["event"] in ("stage", "heldout")],
         "scores": _scores_of(run),
     }
     record.mkdir(parents=True, exist_ok=True)
@@ -118,11 +120,7 @@ def _scores_of(run: Path) -> dict[str, Any] | None:
 
 
 @app.command()
-def study(
-    folder: Path,
-    record: Path,
-    command: Annotated[str, typer.Option(help="The command, with variables in place of folders.")],
-) -> None:
+def study(folder: Path, record: Path, command: CommandOption) -> None:
     """Keep the finished study FOLDER in the folder RECORD.
 
     Scores from ``crammed evaluate --suite heldout`` are kept with their runs.
@@ -177,7 +175,7 @@ def records_table(*records: str) -> str:
         for record in records
         for file in sorted((layout.RECORDS / record).glob("*.json"))
     ]
-    return "\n".join([*HEAD, *rows]) + "\n"
+    return layout.table(HEAD, rows)
 
 
 def _row(run: dict[str, Any]) -> str:
@@ -238,8 +236,7 @@ def sizes_table(*budgets: str) -> str:
         ("one H200", SHARE_OF_PEAK * (known_peak("NVIDIA H200") or 0.0)),
     ):
         for budget in budgets:
-            fixed = {"budget": {"limit": budget}}
-            config = load_config("crammed", fixed=fixed, speed=speed)
+            config = load_config("crammed", fixed={"budget": {"limit": budget}}, speed=speed)
             vocab = config.tokenizer.vocab_size
             cells = (
                 device,

@@ -33,11 +33,7 @@ STYLE = """
 
 
 def differences_figure(study: StudyResult) -> str:
-    """The differences of all arms of a study with one budget, the best first, with intervals.
-
-    Args:
-        study: as `StudyResult.parts` gives it.
-    """
+    """The differences of all arms of a study with one budget, the best first, with intervals."""
     measure = study.main_measure()
     rows = [row for row in compare_arms(study, (measure,)) if measure in row]
     limit = axis_limit([row[measure] for row in rows])
@@ -46,23 +42,15 @@ def differences_figure(study: StudyResult) -> str:
     title = f"{measure_text(measure)}: difference from {study.baseline}"
     note = "with 95 % intervals" if judged else "not decidable at this budget"
     parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 26}" '
+        f'width="{WIDTH}" role="img" aria-label="{escape(title)}">',
+        f"<style>{STYLE}</style>",
         _text(8, 18, f"{title}, {note}", "soft"),
         *_axis(limit, bottom),
-        *(
-            part
-            for place, row in enumerate(rows)
-            for part in _arm(row["arm"], row[measure], study, limit, TOP + ROW * place)
-        ),
     ]
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 26}" '
-            f'width="{WIDTH}" role="img" aria-label="{escape(title)}">',
-            f"<style>{STYLE}</style>",
-            *parts,
-            "</svg>\n",
-        ]
-    )
+    for place, row in enumerate(rows):
+        parts += _arm(row["arm"], row[measure], study, limit, TOP + ROW * place)
+    return "\n".join([*parts, "</svg>\n"])
 
 
 def _x(difference: float, limit: float) -> float:

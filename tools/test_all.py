@@ -20,8 +20,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -43,37 +41,31 @@ SHOWN = (
 )
 
 
-@dataclass(frozen=True)
-class Step:
-    name: str
-    command: list[str]
-    environment: dict[str, str] = field(default_factory=dict)
+TEST, OLDEST, NEWEST = (f".venv-{name}/bin/python" for name in ("test", "oldest", "newest"))
+STEPS = {
+    "make test": ["make", "test"],
+    "long tests": [TEST, *PYTEST, "-m", "long", *EXPLORE],
+    "new examples of properties": [TEST, *PYTEST, "-m", "hypothesis", *EXPLORE],
+    "studies recomputed without our code": [TEST, "tools/recompute.py"],
+    "the campaign of faults": [TEST, *CAMPAIGN],
+    "a fresh interpreter for every command": [
+        *("env", "CRAMMED_TESTS_FORK=0", TEST, *PYTEST, *COMMANDS),
+    ],
+    "the oldest libraries": [OLDEST, *PYTEST, *LIBRARIES, *PYTORCH],
+    "the newest libraries": [NEWEST, *PYTEST, *LIBRARIES],
+    "the notebooks": [".venv-docs/bin/python", "tools/notebooks.py"],
+    "the pages as a site": ["make", "docs"],
+}
 
 
-def steps() -> Iterator[Step]:
-    test, oldest, newest = (f".venv-{name}/bin/python" for name in ("test", "oldest", "newest"))
-    fresh = {"CRAMMED_TESTS_FORK": "0"}
-    yield Step("make test", ["make", "test"])
-    yield Step("long tests", [test, *PYTEST, "-m", "long", *EXPLORE])
-    yield Step("new examples of properties", [test, *PYTEST, "-m", "hypothesis", *EXPLORE])
-    yield Step("studies recomputed without our code", [test, "tools/recompute.py"])
-    yield Step("the campaign of faults", [test, *CAMPAIGN])
-    yield Step("a fresh interpreter for every command", [test, *PYTEST, *COMMANDS], fresh)
-    yield Step("the oldest libraries", [oldest, *PYTEST, *LIBRARIES, *PYTORCH])
-    yield Step("the newest libraries", [newest, *PYTEST, *LIBRARIES])
-    yield Step("the notebooks", [".venv-docs/bin/python", "tools/notebooks.py"])
-    yield Step("the pages as a site", ["make", "docs"])
-
-
-def run(step: Step) -> str:
+def run(name: str) -> str:
     """Run a step, showing its output; returns the verdict, the command and the summary line."""
     began, last = time.monotonic(), ""
-    shown = " ".join((*(f"{k}={v}" for k, v in step.environment.items()), *step.command))
-    print(f"\n=== {step.name}: {shown}", flush=True)
+    shown = " ".join(STEPS[name])
+    print(f"\n=== {name}: {shown}", flush=True)
     with subprocess.Popen(
-        step.command,
+        STEPS[name],
         cwd=ROOT,
-        env={**os.environ, **step.environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -87,7 +79,7 @@ def run(step: Step) -> str:
                 last = re.sub(r" in [\d.]+s.*", "", line).strip("= \n")
     minutes = (time.monotonic() - began) / 60
     verdict = "passed" if process.returncode == 0 else f"FAILED with {process.returncode}"
-    return f"{step.name}: {verdict}, {minutes:.1f} min, commit {commit()}\n  {shown}\n  {last}\n"
+    return f"{name}: {verdict}, {minutes:.1f} min, commit {commit()}\n  {shown}\n  {last}\n"
 
 
 def versions(python: str) -> str:
@@ -114,14 +106,13 @@ def before() -> dict[str, str]:
 
 
 def main(names: list[str]) -> None:
-    if unknown := set(names) - {step.name for step in steps()}:
-        known = ", ".join(step.name for step in steps())
-        sys.exit(f"error: no step {', '.join(sorted(unknown))}: choose from {known}")
+    if unknown := set(names) - STEPS.keys():
+        sys.exit(f"error: no step {', '.join(sorted(unknown))}: choose from {', '.join(STEPS)}")
     found = before() if names else {}
-    for step in steps():
-        if not names or step.name in names:
-            found[step.name] = run(step)
-    results = [found[step.name].strip("\n") for step in steps() if step.name in found]
+    for name in STEPS:
+        if not names or name in names:
+            found[name] = run(name)
+    results = [found[name].strip("\n") for name in STEPS if name in found]
     lines = [
         f"date      {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         f"machine   {platform.system()} {platform.machine()}, {os.cpu_count()} cores",

@@ -85,10 +85,10 @@ def configuration(family: str, vocab_size: int) -> Any:
     """A small configuration of one of `FAMILIES`, for 40 tokens."""
     import transformers
 
-    common = {"vocab_size": vocab_size, "max_position_embeddings": 40}
+    common: dict[str, Any] = {"vocab_size": vocab_size, "max_position_embeddings": 40}
     if family == "distilbert":
-        shape = {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 48}
-        return transformers.DistilBertConfig(**common, **shape)
+        common |= {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 48}
+        return transformers.DistilBertConfig(**common)
     common |= {**SHAPE, "intermediate_size": 48}
     if family == "roberta":
         common |= {"max_position_embeddings": 42, "type_vocab_size": 1, "pad_token_id": 1}

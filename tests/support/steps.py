@@ -126,7 +126,6 @@ def check_resumed(
 
     Args:
         train: does the updates of these numbers.
-        updates: number of updates, first in one go.
         kept: number of updates before the checkpoint.
     """
     whole, first, second = (build(config, 256, SPECIALS, device) for _ in range(3))

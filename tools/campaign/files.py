@@ -185,7 +185,7 @@ def _install_folders(layer: Layer) -> None:
 
         return change
 
-    def syncing(real: Callable[[Any], None]) -> Callable[[Any], None]:
+    def syncing(real: Callable[[Any], None]) -> Callable[..., None]:
         def sync(file: Any) -> None:
             descriptor = file if isinstance(file, int) else file.fileno()
             name = layer.below(descriptor)
@@ -200,12 +200,9 @@ def _install_folders(layer: Layer) -> None:
         return sync
 
     os.rename, os.replace = renaming(os.rename), renaming(os.replace)
-    os.mkdir = changing("mkdir", os.mkdir)
-    os.rmdir = changing("rmdir", os.rmdir)
-    os.unlink = changing("remove", os.unlink)
-    os.remove = changing("remove", os.remove)
-    for name in ("fsync", "fdatasync"):
-        setattr(os, name, syncing(getattr(os, name)))
+    os.mkdir, os.rmdir = changing("mkdir", os.mkdir), changing("rmdir", os.rmdir)
+    os.unlink, os.remove = changing("remove", os.unlink), changing("remove", os.remove)
+    os.fsync, os.fdatasync = syncing(os.fsync), syncing(os.fdatasync)
 
 
 def _install_native(layer: Layer) -> None:
@@ -230,7 +227,6 @@ def _install_native(layer: Layer) -> None:
 
         return write
 
-    fault = safetensors.SafetensorError
-    name = "serialize_file"
-    setattr(safetensors.torch, name, counted(getattr(safetensors.torch, name), 1, fault))
+    module: Any = safetensors.torch
+    module.serialize_file = counted(module.serialize_file, 1, safetensors.SafetensorError)
     pa.OSFile = counted(pa.OSFile, 0, OSError)
