@@ -110,22 +110,18 @@ class Contest:
             },
             "heldout_sha256": sha256(heldout),
         }
-        self.values: Json = read_json(self._file) or {**about, "runs": []}
+        self._values: Json = read_json(self._file) or {**about, "runs": []}
         for key, value in about.items():
-            if self.values.get(key) != value:
+            if self._values.get(key) != value:
                 raise InputError(f"{self._file} has another {key}: choose another --out")
+        self.runs: list[Json] = self._values["runs"]
+        """A run is complete once it has the results of all its judges."""
 
     def __enter__(self) -> Contest:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
-
-    @property
-    def runs(self) -> list[Json]:
-        """The runs so far; a run is complete once it has the results of all its judges."""
-        runs: list[Json] = self.values["runs"]
-        return runs
 
     def find(self, name: str, seed: int) -> Json:
         """A run that has been trained, or an empty dictionary."""
@@ -134,7 +130,7 @@ class Contest:
 
     def announce(self, plan: Plan) -> None:
         """Print what is missing and what it will cost."""
-        missing = [(c, seed) for c, seed in plan if not self._complete(c, seed)]
+        missing = [turn for turn in plan if not self._complete(*turn)]
         seconds = self._left(missing)
         numbers = " and ".join(",".join(map(str, lane)) for lane in self.lanes)
         core_hours = seconds / 3600 * sum(map(len, self.lanes))
@@ -198,7 +194,7 @@ class Contest:
             run = self._train(contestant, seed, settings, folder)
             with self._changing:
                 self.runs.append(run)
-                write_json(self._file, self.values)
+                write_json(self._file, self._values)
         model = folder / "export" if contestant.maker == "ours" else folder
         for judge in contestant.judges:
             if judge not in run:
@@ -211,7 +207,7 @@ class Contest:
                 found = {"suites": printed["suites"]} if "suites" in printed else printed
                 with self._changing:
                     run[judge] = {"wall_seconds": seconds, **found}
-                    write_json(self._file, self.values)
+                    write_json(self._file, self._values)
         return run
 
     def _train(self, contestant: Contestant, seed: int, settings: Json, folder: Path) -> Json:

@@ -100,7 +100,7 @@ OF_SENTENCES: dict[str, Alter] = {"8 to 25 words, one changed": _one_changed}
 
 
 class Trial:
-    """Prepares one text again and again; `dropped` documents are so without planted copies."""
+    """Prepares one text again and again; `dropped` counts what goes without planted copies."""
 
     def __init__(self, texts: Sequence[str], folder: Path) -> None:
         self._texts, self._folder, self._made = texts, folder, 0

@@ -23,7 +23,7 @@ def core_numbers(text: str) -> list[int]:
 
 
 def separate(lanes: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Check that there are these cores, and equally many of its own in each lane; sort them."""
+    """Sort the cores of each lane, which must exist, belong to no other, and be equally many."""
     wanted = [available(lane) for lane in lanes]
     if len(set().union(*wanted)) < sum(map(len, wanted)):
         raise InputError("--cores: lanes may not share a core")
@@ -33,7 +33,7 @@ def separate(lanes: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def available(cores: Sequence[int]) -> list[int]:
-    """Check that there are these cores; sort them."""
+    """Sort these cores, which must exist."""
     wanted, here = sorted(set(cores)), sorted(os.sched_getaffinity(0))
     if not wanted or not set(wanted) <= set(here):
         raise InputError(f"--cores: choose from {','.join(map(str, here))}")

@@ -95,7 +95,7 @@ def _kernels(device: Device, do: Callable[[], object], group: str | None) -> lis
     for event in seen.key_averages():
         name, seconds = str(event.key), _seconds(event, on_gpu)
         if seconds > 0.0:
-            kernel = {"kernel": name, "group": group or group_of(name)}
+            kernel: Json = {"kernel": name, "group": group or group_of(name)}
             found.append({**kernel, "seconds": seconds, "launches": int(event.count)})
     if not found:
         raise InputError(

@@ -122,7 +122,7 @@ def hour_table(name: str) -> str:
         f"| held-out loss at 15 % masking | at 25 % masking | {grammar} "
         f"{''.join(f'| {metrics.get(task, task)} ' for task in tasks)}|"
     )
-    tried = []
+    tried: list[str] = []
     if trials:
         losses = ", ".join(f"{run['name']}: {run['heldout'][RATES[0]]:.3f}" for run in trials)
         minutes = _minutes(trials[0])

@@ -42,11 +42,7 @@ def crammed(
 def python(
     *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] = NOTHING
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``python`` with these words: ``-m MODULE``, ``-c CODE`` or a file, and its arguments.
-
-    Args:
-        env: variables to set besides those of this process.
-    """
+    """Run ``python`` with these words, and these variables besides those of this process."""
     with started(*words, cwd=cwd, env=env) as process:
         out, error = process.communicate(timeout=PATIENCE)
     return subprocess.CompletedProcess(process.args, process.returncode, out, error)
@@ -64,7 +60,6 @@ def dying(at: str, call: int = 1, first: str = "", by: str = "SIGKILL") -> list[
         at: the function that is called, ``module:name`` or ``module:class.name``.
         call: the number of the call that kills, counted from 1.
         first: a statement to execute first.
-        by: the signal that the process sends itself.
     """
     module, _, path = at.partition(":")
     owner, _, name = f"sys.modules[{module!r}].{path}".rpartition(".")

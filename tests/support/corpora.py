@@ -47,7 +47,7 @@ def write_corpus(
 ) -> Corpus:
     """A corpus of these files of rows, each [any number, S]."""
     folder.mkdir(parents=True)
-    rows = sum(len(each) for each in files)
+    rows = sum(map(len, files))
     for number, each in enumerate(files):
         each.astype(token_dtype(vocab_size)).tofile(folder / f"rows-{number:05d}.bin")
     for name, order in (orders or {}).items():
@@ -90,11 +90,7 @@ def tokens_of(corpus: Corpus) -> list[int]:
 def prepared(
     out: Path, sources: Any, *overrides: str, progress: Progress = SILENT, **options: Any
 ) -> Corpus:
-    """The corpus that the tiny configuration makes of a path, or of a list of sources.
-
-    Args:
-        options: further arguments of `prepare`.
-    """
+    """The corpus that the tiny configuration makes of a path, or of a list of sources."""
     listed = sources if isinstance(sources, list) else [sources]
     named = [str(each) if isinstance(each, Path) else each for each in listed]
     config = tiny("crammed", *overrides, data={"sources": named})

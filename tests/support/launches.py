@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -25,20 +25,13 @@ class Launches(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.number = 0
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = str(func)
         if "_foreach" in name:
             self.number += _launches_of_lists(name, args)
         elif not func.is_view and not any(each in name for each in _NONE):
             self.number += 2 if "baddbmm" in name else 1
-        run: Callable[..., Any] = func
-        return run(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
 
 
 def _launches_of_lists(name: str, args: Sequence[Any]) -> int:

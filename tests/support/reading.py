@@ -62,7 +62,6 @@ class Cleaning:
     """Notes the blocks that are cleaned, and raises errors in the place of some.
 
     Attributes:
-        names: of the blocks, as they come.
         sizes: numbers of their documents before cleaning.
         errors: by the number of the block, counted from 1.
     """

@@ -30,8 +30,6 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".xz": lzma.compress,
     ".zst": lambda data: pa.Codec("zstd").compress(data, asbytes=True),
 }
-
-
 OF_A_SOURCE = ("name", "format", "where", "weight", "max_characters")
 
 

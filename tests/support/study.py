@@ -44,9 +44,8 @@ def write_study(
 
 
 def run_of(loss: float = 4.0, **more: Any) -> Run:
-    losses = {"loss@0.15": loss, "loss@0.25": 5.0}
     cost = {"tokens": 10, "updates": 6, "parameters": 5, "seconds": 2.0}
-    return Run.model_validate({**losses, **cost, **more})
+    return Run.model_validate({**LOSSES, "loss@0.15": loss, **cost, **more})
 
 
 def commands(

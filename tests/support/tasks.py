@@ -45,7 +45,6 @@ def refusal(folder: Path, train: Rows, validation: Rows | None = None, **fields:
 
 
 def row(text: Any = "a", label: Any = 0, **more: Any) -> dict[str, Any]:
-    """A row of such a task."""
     return {"text": text, "label": label, **more}
 
 
@@ -53,11 +52,7 @@ TWO = [row("a", 0), row("b", 1)]
 
 
 def write_task(folder: Path, name: str, rows: int = 96, **columns: Any) -> Path:
-    """Write a GLUE task whose label says which of two words the first text contains.
-
-    Args:
-        columns: values to set in every row.
-    """
+    """Write a GLUE task whose label says which of two words the first text contains."""
     wanted = load_suite("glue").tasks[name]
     texts = documents(rows)
     splits = ["train", *(scored.split for scored in wanted.numbers.values())]

@@ -39,11 +39,7 @@ def events(run: Path, name: str) -> list[dict[str, Any]]:
 
 
 def interrupt_at(monkeypatch: pytest.MonkeyPatch, number: int) -> list[float]:
-    """Interrupt the `number`-th update from now on, and that alone.
-
-    Returns:
-        The factors of all updates that were begun, to which more are added.
-    """
+    """Interrupt the `number`-th update from now on, and that alone; returns the factors of all."""
     apply, begun = TrainStep.apply, list[float]()
 
     def applied(step: TrainStep, factor: float) -> Tensor | None:

@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from campaign.journal import CHANGES, Operation
 
@@ -38,7 +39,7 @@ class PlantedLink:
         (outside / "folder" / "kept").write_text("not yours")
         (outside / "file").write_text("not yours")
         if self.how == "copy" and self._there:
-            copy = shutil.copytree if self._link.is_dir() else shutil.copyfile
+            copy: Any = shutil.copytree if self._link.is_dir() else shutil.copyfile
             copy(self._link, outside / "copy")
         if self._there:
             shutil.move(self._link, self._replaced)  # which may be on another device

@@ -41,7 +41,7 @@ class Outcome:
         return [line for line in self.error.splitlines() if line.startswith("error: ")]
 
     def complaint(self, may_be_killed: bool = False, may_be_mute: bool = False) -> str | None:
-        """Why this is not a clean end; None if it is. If it is mute, nobody could read its line."""
+        """Why this is not a clean end; None if it is. The last line of a mute one may be lost."""
         if self.code is None:
             return "hangs"
         if "Traceback (" in self.error or "Exception ignored" in self.error:
