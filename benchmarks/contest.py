@@ -35,8 +35,9 @@ from crammed.runs.environment import environment, tree_hash
 from lanes import Processes, in_lanes, separate
 
 HERE = Path(__file__).resolve().parent
-BETWEEN = 60.0
-"""Seconds that a run is assumed to need besides training and judging, until one has finished."""
+BETWEEN, NOMINAL = 60.0, {"heldout": 60.0, "blimp": 300.0, "tasks": 900.0}
+"""Seconds that a run is assumed to need besides training and judging, and for each judge, until one
+has finished."""
 KEPT = (
     "charged_seconds",
     "accounts",
@@ -64,7 +65,6 @@ class Contestant:
     maker: Literal["ours", "peer"]
     seconds: float
     settings: Json = field(default_factory=dict)
-    judges: tuple[str, ...] = ("heldout",)
     wait_for: Callable[[], Json] | None = None
 
 
@@ -78,7 +78,6 @@ class Contest:
     Args:
         lanes: the cores of each lane.
         judges: ``{name: words}``, commands of judges; ``MODEL`` stands for the model's folder.
-        nominal: seconds that each judge is assumed to need until one has finished.
     """
 
     def __init__(
@@ -89,14 +88,12 @@ class Contest:
         heldout: Path,
         lanes: Sequence[Sequence[int]],
         judges: dict[str, list[str]],
-        nominal: dict[str, float],
     ) -> None:
         self.corpus, self.lanes = corpus, separate(lanes)
         opened = Corpus(corpus)  # a corpus that is refused leaves no folder
         self._lock = FolderLock(out)
         self._out, self._name, self._file = out, name, out / f"{name}.json"
-        self._judges, self._nominal = judges, nominal
-        self._processes, self._changing = Processes(), threading.Lock()
+        self._judges, self._processes, self._changing = judges, Processes(), threading.Lock()
         device = choose_device(ComputeConfig(threads=len(self.lanes[0])))
         about = {
             "name": name,
@@ -169,7 +166,7 @@ class Contest:
         return self._run(contestant, seed, settings), True
 
     def _complete(self, contestant: Contestant, seed: int) -> bool:
-        return all(judge in self.find(contestant.name, seed) for judge in contestant.judges)
+        return self._judges.keys() <= self.find(contestant.name, seed).keys()
 
     def _left(self, plan: Plan) -> float:
         """Seconds that the missing steps of a plan will take in all lanes."""
@@ -179,12 +176,12 @@ class Contest:
         for contestant, seed in plan:
             found = self.find(contestant.name, seed)
             total += 0.0 if found else contestant.seconds + between
-            total += sum(self._expected(j) for j in contestant.judges if j not in found)
+            total += sum(self._expected(j) for j in self._judges if j not in found)
         return total / len(self.lanes)
 
     def _expected(self, judge: str) -> float:
         seen = [run[judge]["wall_seconds"] for run in self.runs if judge in run]
-        return statistics.median(seen) if seen else self._nominal[judge]
+        return statistics.median(seen) if seen else NOMINAL[judge]
 
     def _run(self, contestant: Contestant, seed: int, settings: Json) -> Json:
         name = f"{self._name}-{_slug(contestant.name)}-{seed}"
@@ -196,9 +193,9 @@ class Contest:
                 self.runs.append(run)
                 write_json(self._file, self._values)
         model = folder / "export" if contestant.maker == "ours" else folder
-        for judge in contestant.judges:
+        for judge, command in self._judges.items():
             if judge not in run:
-                words = [word.replace("MODEL", str(model)) for word in self._judges[judge]]
+                words = [word.replace("MODEL", str(model)) for word in command]
                 if run["train"].get("export", {}).get("format") == "custom":
                     words.append("--trust-remote-code")
                 began = time.perf_counter()

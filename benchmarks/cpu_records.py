@@ -29,10 +29,9 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated
 
 import typer
@@ -47,7 +46,6 @@ from lanes import core_numbers
 
 MASKS = 0.25
 """Of a point that names no others."""
-NOMINAL = {"heldout": 60.0, "blimp": 300.0, "tasks": 900.0}
 OURS = "ours"
 PAPER = "crammed-2022, small form"
 SHARES = {OURS: 1, "ours, a fifth of the time": 5, "ours, a tenth of the time": 10}
@@ -108,8 +106,7 @@ def ten_minutes(
     ]
     plan = _chosen(contestants, only, range(seeds))
     with _contest("ten-minutes", corpus, heldout, out, cores) as contest:
-        asked = not only or PAPER in only
-        last = [(_paper(contest, seconds), seed) for seed in range(seeds) if asked]
+        last = _of_paper(contest, seconds, only, range(seeds))
         contest.announce([*plan, *last])
         if dry_run:
             return
@@ -144,39 +141,32 @@ def hour(
     if not blimp.is_file() or not tasks_data.is_dir():
         raise InputError("--blimp must name a file of pairs, and --tasks-data a folder of tasks")
     peers = [] if _only_ours(only) else [_best_peer(_finished(out, "ten-minutes"))]
-    everything = ("heldout", "blimp", "tasks")
     evaluate = [sys.executable, "-m", "crammed", "evaluate", "MODEL", "--json"]
     small = [*evaluate, "--suite", "small", "--tasks", tasks, "--data", str(tasks_data)]
     small += ["--protocol", "small", "--seeds", "1", "--no-untrained", "--into", "MODEL.small"]
-    grammar = [*evaluate, "--suite", "blimp", "--data", str(blimp), "--into", "MODEL.blimp"]
-    judges = {"blimp": grammar, "tasks": small}
-    with _contest("hour", corpus, heldout, out, cores, judges) as contest:
+    pairs = [*evaluate, "--suite", "blimp", "--data", str(blimp), "--into", "MODEL.blimp"]
+    with _contest("hour", corpus, heldout, out, cores, blimp=pairs, tasks=small) as contest:
         contestants = [
-            Contestant(OURS, "ours", seconds, {"words": _words(ours)}, everything),
-            *(Contestant(p["name"], "peer", seconds, p["settings"], everything) for p in peers),
+            Contestant(OURS, "ours", seconds, {"words": _words(ours)}),
+            *(Contestant(peer["name"], "peer", seconds, peer["settings"]) for peer in peers),
         ]
         turns = range(first_seed, first_seed + seeds)
         plan = _chosen(contestants, only, turns)
-        asked = not only or PAPER in only
-        last = [(_paper(contest, seconds, everything), seed) for seed in turns if asked]
+        last = _of_paper(contest, seconds, only, turns)
         contest.announce([*plan, *last])
         for stage in () if dry_run else (plan, last):
             list(contest.go(stage))
 
 
 def _contest(
-    name: str,
-    corpus: Path,
-    heldout: Path,
-    out: Path,
-    cores: list[str],
-    judges: Mapping[str, list[str]] = MappingProxyType({}),
+    name: str, corpus: Path, heldout: Path, out: Path, cores: list[str], **others: list[str]
 ) -> Contest:
+    """A contest that is judged by held-out loss, and by other commands."""
     if not heldout.is_file():
         raise InputError(f"there is no file {heldout}: name the held-out text with --heldout")
     judge = [sys.executable, str(HERE / "heldout_masked_lm.py"), "MODEL", "--data", str(heldout)]
-    judges = {"heldout": judge, **judges}
-    return Contest(out, name, corpus, heldout, [core_numbers(c) for c in cores], judges, NOMINAL)
+    lanes = [core_numbers(each) for each in cores]
+    return Contest(out, name, corpus, heldout, lanes, {"heldout": judge, **others})
 
 
 def _only_ours(only: list[str] | None) -> bool:
@@ -262,9 +252,12 @@ def _best_peer(runs: list[Json]) -> Json:
     return next(run for run in peers if run["name"] == name)
 
 
-def _paper(contest: Contest, seconds: float, judges: tuple[str, ...] = ("heldout",)) -> Contestant:
-    """`crammed-2022`, which waits for our first run to have its size."""
-    return Contestant(PAPER, "ours", seconds, {}, judges, partial(_small_form, contest))
+def _of_paper(
+    contest: Contest, seconds: float, only: list[str] | None, seeds: range
+) -> list[tuple[Contestant, int]]:
+    """The turns of `crammed-2022`, which waits for our first run to have its size."""
+    paper = Contestant(PAPER, "ours", seconds, wait_for=partial(_small_form, contest))
+    return [(paper, seed) for seed in seeds if not only or PAPER in only]
 
 
 def _small_form(contest: Contest) -> Json:

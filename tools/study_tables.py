@@ -212,7 +212,7 @@ def judged_table(name: str, main: str, *others: str) -> str:
         scores = [_score_text(values, row, each) for each in (main, *others)]
         seeds = str(len(values.arms[row["arm"]].values_of(main)))
         lines.append(row_of(row["arm"], seeds, scores[0], *tested, *scores[1:]))
-    return table(row_of(*titles), lines, _below(values, main, of_losses=False))
+    return table(row_of(*titles), lines, _below(values, main))
 
 
 def verdicts_table(name: str) -> str:
@@ -311,16 +311,14 @@ def _found(study: StudyResult, one: dict[str, Any], measure: str = RATES[0]) -> 
     return difference_cell(one, measure), p_text(one)
 
 
-def _below(study: StudyResult, measure: str, *, of_losses: bool = True) -> str:
-    """How small a difference the table can show, and how the study was made.
-
-    Scores compare even if an arm is still on the plateau.
-    """
+def _below(study: StudyResult, measure: str) -> str:
+    """How small a difference the table can show, and how the study was made."""
     made = study.environment
     assert made is not None
     return wrapped(
         power_text(study, measure),
-        *([decidable_text(study)] if of_losses and study.unigram is not None else []),
+        # Scores compare even if an arm is still on the plateau.
+        *([decidable_text(study)] if is_loss(measure) and study.unigram is not None else []),
         f"Arms are compared at {equal_text(study)}.",
         f"Budget {Budget.parse(study.budget)}, on a machine with "
         f"{counted(made.cores or 0, 'core')}, commit {made.commit}.",

@@ -118,7 +118,7 @@ class Campaign:
             plan["at"] = draw.randint(1, max(4, left // 2))
         return Try(number, stage.name, fault.name, plan, prior)
 
-    def run(self, tried: Try, core: int = 0) -> Try:
+    def run(self, tried: Try, core: int) -> Try:
         began = time.monotonic()
         place = self.folder / f"try-{tried.number}"
         shutil.rmtree(place, ignore_errors=True)
