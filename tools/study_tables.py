@@ -123,7 +123,8 @@ def experiment_table(name: str) -> str:
     parts = []
     for label, part in _parts(values).items():
         parts += [f"With {label}, {Budget.parse(part.budget)}:\n"] if label else []
-        parts += [_verdicts(part), f"![Differences from {part.baseline}]({_figure(label)})\n"]
+        parts.append(wrapped(*_verdicts(part)) + "\n")
+        parts.append(f"![Differences from {part.baseline}]({_figure(label)})\n")
         parts.append(_arms_table(part))
     if lines := laws_of(values, analyse(values)):
         parts.append("".join(f"{wrapped(f'- {line}', below='  ')}\n" for line in lines))
@@ -156,18 +157,17 @@ def figures() -> Iterator[tuple[Path, str]]:
                 yield record / _figure(label), differences_figure(part)
 
 
-def _verdicts(part: StudyResult) -> str:
-    """Which arms differ from the baseline, in words."""
+def _verdicts(part: StudyResult) -> list[str]:
+    """Which arms differ from the baseline, in sentences."""
     main = part.main_measure()
     rows = [row for row in compare_arms(part, (main,)) if main in row]
     if decidable(part) is False:
-        return wrapped("Which arm is better cannot be decided with this budget.") + "\n"
+        return ["Which arm is better cannot be decided with this budget."]
     if not any(row["arm"] == part.baseline for row in rows):
-        return wrapped(f"The baseline `{part.baseline}` has no result.") + "\n"
+        return [f"The baseline `{part.baseline}` has no result."]
     tested = [row for row in rows if row[main]["p"] is not None]
     if not tested:
-        few = f"Differences are leads, not findings: a verdict takes {FEWEST} seeds of each arm."
-        return wrapped(few) + "\n"
+        return [f"Differences are leads, not findings: a verdict takes {FEWEST} seeds of each arm."]
     said = []
     for verdict in ("better", "worse"):
         own = [row for row in tested if row[main]["verdict"] == verdict]
@@ -181,7 +181,7 @@ def _verdicts(part: StudyResult) -> str:
     if not said:
         alike = "The arm cannot" if len(tested) == 1 else f"None of {len(tested)} arms can"
         said = [f"{alike} be told from `{part.baseline}`."]
-    return wrapped(*said) + "\n"
+    return said
 
 
 def documents_table(name: str) -> str:
