@@ -78,7 +78,7 @@ def compiling() -> dict[str, float]:
     return {name: each for name, each in taken.items() if each >= 0.1}
 
 
-def random_rows(config: RunConfig, rows: int, number: int = 0) -> torch.Tensor:
+def random_rows(config: RunConfig, rows: int, number: int) -> torch.Tensor:
     """Token ids [rows, row_length] on the CPU; they differ for every number."""
     draw = torch.Generator().manual_seed(number)
     shape = (rows, config.data.row_length)
@@ -105,7 +105,6 @@ class Training:
     def __init__(self, config: RunConfig, device: Device, rows: int | None = None) -> None:
         self.config = config
         self.step = build(config, config.tokenizer.vocab_size, SPECIALS, device)
-        self.model, self.optimizer = self.step.model, self.step.optimizer
         began = time.perf_counter()
         self.step.prepare([rows or config.batch.rows], [config.masking.rate])
         device.synchronize()
