@@ -35,7 +35,8 @@ from crammed.runs.environment import environment, tree_hash
 from lanes import Processes, in_lanes, separate
 
 HERE = Path(__file__).resolve().parent
-BETWEEN, NOMINAL = 60.0, {"heldout": 60.0, "blimp": 300.0, "tasks": 900.0}
+BETWEEN = 60.0
+NOMINAL = {"heldout": 60.0, "blimp": 300.0, "tasks": 900.0}
 """Seconds that a run is assumed to need besides training and judging, and for each judge, until one
 has finished."""
 KEPT = (
