@@ -7,15 +7,18 @@ import io
 import re
 import shlex
 import shutil
+from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
+import crammed
 from crammed.budget import Budget
-from crammed.cli import corpora, exporting, machine, models
+from crammed.cli import corpora, exporting, machine, models, training
 from crammed.cli.models import _score_parts
-from crammed.cli.options import DataOption
+from crammed.cli.options import DataOption, arguments
 from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
@@ -192,6 +195,22 @@ def test_the_doctor_says_what_was_chosen(
     assert capsys.readouterr().out == said
 
 
+@pytest.mark.parametrize(
+    "verb",
+    [
+        *(corpora.prepare, training.run, training.pretrain, training.adapt, training.decide),
+        *(models.evaluate, models.finetune, models.embed),
+    ],
+)
+def test_verbs_have_the_options_of_their_functions(verb: Callable[..., None]) -> None:
+    given: dict[str, Any] = dict.fromkeys(signature(verb).parameters, "x")
+    own = ("compare", "out") if verb is models.evaluate else ()
+    if "words" in given:
+        given["words"] = ["demo", "seed=1"]
+    taken = signature(getattr(crammed, verb.__name__)).parameters
+    assert arguments(given, *own).keys() == taken.keys()
+
+
 def test_the_help_of_data_lists_every_format() -> None:
     listed = get_args(DataOption)[1].help.split(";")[0].split()
     assert set(READERS) <= {word.strip("(),") for word in listed}
@@ -210,7 +229,10 @@ def test_a_run_without_tasks_leaves_no_folder_of_scores(tmp_path: Path) -> None:
     [
         ({}, "name the data to evaluate on with --data, or another model with --compare"),
         ({"compare": "other", "tasks": "rte"}, "--tasks needs the data to evaluate on: add --data"),
-        ({"compare": "other", "twins": Path("t")}, "--untrained-in needs the data to evaluate on"),
+        (
+            {"compare": "other", "untrained_in": Path("t")},
+            "--untrained-in needs the data to evaluate on",
+        ),
         ({"compare": "other", "untrained": False}, "--no-untrained needs the data to evaluate on"),
         ({"compare": "other", "dtype": "float32"}, "--dtype needs the data to evaluate on"),
     ],

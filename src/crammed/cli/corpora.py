@@ -9,14 +9,7 @@ from typing import Annotated
 
 import typer
 
-from crammed.cli.options import (
-    BudgetOption,
-    DataOption,
-    FitOption,
-    JsonOption,
-    RecipeWords,
-    recipe_and_overrides,
-)
+from crammed.cli import options
 from crammed.cli.output import print_result
 from crammed.errors import InputError
 from crammed.terminal.quiet import one_line
@@ -44,9 +37,9 @@ ExtendOption = Annotated[
 
 
 def prepare(
-    words: RecipeWords = None,
-    data: DataOption = None,
-    budget: BudgetOption = None,
+    words: options.RecipeWords = None,
+    data: options.DataOption = None,
+    budget: options.BudgetOption = None,
     out: Annotated[Path | None, typer.Option(help="The corpus directory to create.")] = None,
     work: Annotated[
         Path | None,
@@ -54,26 +47,16 @@ def prepare(
     ] = None,
     heldout: HeldoutOption = None,
     extend: ExtendOption = None,
-    fit: FitOption = False,
-    as_json: JsonOption = False,
+    fit: options.FitOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Turn text into a corpus: cleaned, tokenized, packed into rows."""
+    given = options.arguments(locals())
     from crammed.interface import corpora
 
     if out is None:
         raise InputError("name the corpus directory to create: --out CORPUS_DIR")
-    recipe, overrides = recipe_and_overrides(words)
-    done = corpora.prepare(
-        recipe,
-        overrides,
-        data=data or [],
-        budget=budget,
-        out=out,
-        work=work,
-        heldout=heldout or [],
-        extend=extend,
-        fit=fit,
-    )
+    done = corpora.prepare(**given)
     decided = r"(data|tokenizer)[.=]|budget(\.limit)?="
     own = [word for word in words or [] if not re.match(decided, word)]
     following = ["crammed", "pretrain", *own, "--corpus", str(done.shown), "--budget", done.budget]
@@ -84,7 +67,7 @@ def prepare(
 def data_show(
     corpus_dir: CorpusArgument,
     rows: Annotated[int, typer.Option(min=0, max=10_000, help="Number of rows to decode.")] = 3,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Show sources, dropped documents, lengths and rows of a corpus."""
     from crammed.data.corpus import Corpus

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crammed.cli.options import JsonOption
+from crammed.cli import options
 from crammed.cli.output import print_result
 from crammed.errors import InputError
 
@@ -44,7 +44,7 @@ def export(
     ] = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx.")] = False,
     int8: Annotated[bool, typer.Option("--int8", help="Give model.onnx 8-bit weights.")] = False,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Export a trained encoder for Hugging Face transformers, or upload it."""
     from crammed.export.pushing import Repository

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crammed.cli.options import JsonOption, beginning
+from crammed.cli import options
 from crammed.cli.output import plain, print_result
 from crammed.terminal.quiet import one_line
 
@@ -23,10 +23,10 @@ def recipes(
         typer.Argument(
             metavar="NAME",
             help="A recipe to show; a name or .yaml file.",
-            autocompletion=lambda incomplete: beginning("recipes", incomplete),
+            autocompletion=lambda incomplete: options.beginning("recipes", incomplete),
         ),
     ] = None,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """List the recipes, or show the configuration of one."""
     import yaml
@@ -69,7 +69,7 @@ def runs(
     folder: Annotated[
         Path, typer.Argument(metavar="[DIR]", help="Where to look; default: the working directory.")
     ] = Path(),
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """List the runs below a folder, with their progress and results."""
     from rich.text import Text
@@ -124,7 +124,7 @@ def watch(
         server.serve_forever()
 
 
-def doctor(as_json: JsonOption = False) -> None:
+def doctor(as_json: options.JsonOption = False) -> None:
     """Describe this machine, and train a tiny encoder as a self-test."""
     from crammed.doctor import examine
     from crammed.interface.asking import shown_progress

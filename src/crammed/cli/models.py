@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crammed.cli.options import (
-    BudgetOption,
-    DataOption,
-    DeviceOption,
-    DtypeOption,
-    IntoOption,
-    JobsOption,
-    JsonOption,
-    ModelArgument,
-    ProtocolOption,
-    SeedsOption,
-    SuiteOption,
-    TasksOption,
-    TrustOption,
-    UntrainedOption,
-)
+from crammed.cli import options
 from crammed.cli.output import print_result
 from crammed.errors import InputError
 from crammed.terminal.quiet import one_line
@@ -66,25 +52,27 @@ SubmissionOption = Annotated[
 
 
 def evaluate(
-    model: ModelArgument,
+    model: options.ModelArgument,
     suite: ScoredSuiteOption = "glue",
     data: ScoredOption = None,
-    tasks: TasksOption = None,
-    seeds: SeedsOption = None,
-    protocol: ProtocolOption = None,
+    tasks: options.TasksOption = None,
+    seeds: options.SeedsOption = None,
+    protocol: options.ProtocolOption = None,
     compare: CompareOption = None,
-    untrained: UntrainedOption = True,
-    twins: TwinsOption = None,
+    untrained: options.UntrainedOption = True,
+    untrained_in: TwinsOption = None,
     submission: SubmissionOption = None,
-    into: IntoOption = None,
-    jobs: JobsOption = None,
-    device: DeviceOption = "auto",
-    dtype: DtypeOption = "auto",
-    trust_remote_code: TrustOption = False,
+    into: options.IntoOption = None,
+    jobs: options.JobsOption = None,
+    device: options.DeviceOption = "auto",
+    dtype: options.DtypeOption = "auto",
+    trust_remote_code: options.TrustOption = False,
     out: Annotated[Path | None, typer.Option(help="Write the result to this JSON file.")] = None,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Score an encoder on tasks, BLiMP or held-out text; compare two."""
+    asked = options.arguments(locals(), "compare", "out")
+    from crammed.evaluation.comparison import compare_models
     from crammed.evaluation.suite import raise_for_failed_tasks
     from crammed.files.writing import check_file, write_json
     from crammed.interface import models
@@ -95,30 +83,16 @@ def evaluate(
     values: dict[str, Any] = {"model": model, "suites": {}}
     parts: list[Printed] = []
     given = {"--tasks": tasks, "--seeds": seeds, "--submission": submission, "--jobs": jobs}
-    given |= {"--untrained-in": twins, "--device": device, "--dtype": dtype}
+    given |= {"--untrained-in": untrained_in, "--device": device, "--dtype": dtype}
     _need_data(data, compare, {**given, "--no-untrained": None if untrained else True})
     both = None if compare is None else _folders_of(model, compare, suite, protocol, into, data)
     if data is not None:
-        values = models.evaluate(
-            model,
-            suite,
-            data=data,
-            tasks=tasks,
-            seeds=seeds,
-            protocol=protocol,
-            untrained=untrained,
-            untrained_in=twins,
-            submission=submission,
-            into=into,
-            jobs=jobs,
-            device=device,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
-        ).result
+        values = models.evaluate(**asked).result
         parts += _score_parts(values)
     if both is not None:
-        values["compare"], tables = _compared(*both, suite)
-        parts += tables
+        compared = compare_models(*both, suite)
+        values["compare"] = compared.json()
+        parts += compared.parts()
     if out is not None:
         write_json(out, values)
     if not as_json:
@@ -160,14 +134,6 @@ def _folders_of(
     return folders
 
 
-def _compared(one: Path, other: Path, suite: str) -> tuple[dict[str, Any], list[Printed]]:
-    """A comparison as JSON and as tables."""
-    from crammed.evaluation.comparison import compare_models
-
-    compared = compare_models(one, other, suite)
-    return compared.json(), compared.parts()
-
-
 def _score_parts(values: dict[str, Any]) -> list[Printed]:
     """An evaluation as tables."""
     from rich.text import Text
@@ -193,42 +159,27 @@ def _score_parts(values: dict[str, Any]) -> list[Printed]:
 
 
 def finetune(
-    model: ModelArgument,
-    suite: SuiteOption,
+    model: options.ModelArgument,
+    suite: options.SuiteOption,
     data: Annotated[str, typer.Option(help="Folder of tasks, or hub to download them.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to create.")],
     task: Annotated[str | None, typer.Option(help="The task, if the suite has several.")] = None,
-    seeds: SeedsOption = None,
-    protocol: ProtocolOption = None,
-    into: IntoOption = None,
-    untrained: UntrainedOption = True,
-    jobs: JobsOption = None,
-    device: DeviceOption = "auto",
-    dtype: DtypeOption = "auto",
-    trust_remote_code: TrustOption = False,
-    as_json: JsonOption = False,
+    seeds: options.SeedsOption = None,
+    protocol: options.ProtocolOption = None,
+    into: options.IntoOption = None,
+    untrained: options.UntrainedOption = True,
+    jobs: options.JobsOption = None,
+    device: options.DeviceOption = "auto",
+    dtype: options.DtypeOption = "auto",
+    trust_remote_code: options.TrustOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Fine-tune an encoder on a task, and save the model with the median score."""
-    import shlex
-
+    given = options.arguments(locals())
     from crammed.interface import models
     from crammed.terminal.table import show
 
-    values = models.finetune(
-        model,
-        suite,
-        data=data,
-        out=out,
-        task=task,
-        seeds=seeds,
-        protocol=protocol,
-        untrained=untrained,
-        into=into,
-        jobs=jobs,
-        device=device,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
-    ).result
+    values = models.finetune(**given).result
     if not as_json:
         show(_score_parts(values))
     trust = ["--trust-remote-code"] * trust_remote_code
@@ -238,10 +189,10 @@ def finetune(
 
 
 def embed(
-    model: ModelArgument,
+    model: options.ModelArgument,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to create.")],
-    data: DataOption = None,
-    budget: BudgetOption = None,
+    data: options.DataOption = None,
+    budget: options.BudgetOption = None,
     partners: Annotated[
         str,
         typer.Option(
@@ -263,30 +214,17 @@ def embed(
         int, typer.Option(help="Maximum tokens per text; longer texts are truncated.")
     ] = 128,
     seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
-    device: DeviceOption = "auto",
-    dtype: DtypeOption = "auto",
-    trust_remote_code: TrustOption = False,
-    as_json: JsonOption = False,
+    device: options.DeviceOption = "auto",
+    dtype: options.DtypeOption = "auto",
+    trust_remote_code: options.TrustOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Train a sentence-embedding model from an encoder, on unlabelled text."""
+    given = options.arguments(locals())
     from crammed.interface import models
     from crammed.interface.lines import next_vectors
 
-    done = models.embed(
-        model,
-        data=data or [],
-        out=out,
-        budget=budget or "10m",
-        partners=partners,
-        pairs=pairs,
-        beside=beside,
-        batch=batch,
-        length=length,
-        seed=seed,
-        device=device,
-        dtype=dtype,
-        trust_remote_code=trust_remote_code,
-    )
+    done = models.embed(**given)
     print_result({**done.result, "out": str(out)}, as_json, [*done.lines, next_vectors(out)])
 
 
@@ -306,9 +244,9 @@ def predict(
             metavar="FILE", help="Write to this .jsonl or .csv file, instead of printing."
         ),
     ] = None,
-    device: DeviceOption = "auto",
-    dtype: DtypeOption = "auto",
-    trust_remote_code: TrustOption = False,
+    device: options.DeviceOption = "auto",
+    dtype: options.DtypeOption = "auto",
+    trust_remote_code: options.TrustOption = False,
 ) -> None:
     """Predict the labels of rows with a fine-tuned model."""
     from crammed.files.writing import check_file

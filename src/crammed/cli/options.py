@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -106,6 +106,23 @@ TrustOption = Annotated[
     bool, typer.Option("--trust-remote-code", help="Allow the model's own Python code to run.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+
+
+def arguments(options: dict[str, Any], *own: str) -> dict[str, Any]:
+    """The options of a verb as the function of its name in `crammed.interface` takes them.
+
+    What is not typed is left out, so that it has the function's own default.
+
+    Args:
+        options: the verb's arguments by name.
+        own: those that the function does not have.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in (*own, "words", "as_json"):
+        given.pop(name, None)
+    if "words" in options:
+        given["recipe"], given["overrides"] = recipe_and_overrides(options["words"])
+    return {"data": [], **given} if "data" in options else given
 
 
 def recipe_and_overrides(words: list[str] | None) -> tuple[str | None, list[str]]:

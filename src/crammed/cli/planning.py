@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crammed.cli.options import (
-    BudgetOption,
-    CorpusOption,
-    FitOption,
-    JsonOption,
-    RecipeWords,
-    recipe_and_overrides,
-)
+from crammed.cli import options
 from crammed.cli.output import print_result
 from crammed.errors import InputError
 
@@ -36,14 +29,14 @@ A_WHILE = 20.0
 
 
 def plan(
-    words: RecipeWords = None,
-    corpus: CorpusOption = None,
-    budget: BudgetOption = None,
+    words: options.RecipeWords = None,
+    corpus: options.CorpusOption = None,
+    budget: options.BudgetOption = None,
     seconds: Annotated[
         float | None, typer.Option(min=1.0, max=A_DAY, help="Seconds to measure for (default: 20).")
     ] = None,
-    fit: FitOption = False,
-    as_json: JsonOption = False,
+    fit: options.FitOption = False,
+    as_json: options.JsonOption = False,
     device: Annotated[
         str | None,
         typer.Option(
@@ -65,7 +58,7 @@ def plan(
         raise InputError("--seconds takes a number of seconds, such as 20")
     if seconds is not None and device is not None:
         raise InputError("--device measures nothing: leave --seconds out")
-    recipe, overrides = recipe_and_overrides(words)
+    recipe, overrides = options.recipe_and_overrides(words)
     refuse_twice(overrides, "--device", "compute.device", device is not None)
     asked, opened, _ = configure(
         recipe, overrides, {}, budget, corpus_dir=corpus, fit=fit, needs_data=False

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crammed.cli.options import (
-    BudgetOption,
-    CorpusOption,
-    DataOption,
-    JsonOption,
-    RecipeWords,
-    beginning,
-)
+from crammed.cli import options
 from crammed.cli.output import print_result
 from crammed.errors import InputError, TaskFailed
 from crammed.quantity import counted
@@ -37,7 +30,7 @@ StudyArgument = Annotated[
         metavar="STUDY",
         help="A built-in study, all of them (all), or your own .yaml file. Without STUDY, the "
         "built-in ones are listed.",
-        autocompletion=lambda incomplete: beginning("study/studies", incomplete),
+        autocompletion=lambda incomplete: options.beginning("study/studies", incomplete),
     ),
 ]
 SeedsOption = Annotated[
@@ -76,14 +69,14 @@ DryRunOption = Annotated[
 
 def study(
     name: StudyArgument = None,
-    words: RecipeWords = None,
-    corpus: CorpusOption = None,
-    budget: BudgetOption = None,
+    words: options.RecipeWords = None,
+    corpus: options.CorpusOption = None,
+    budget: options.BudgetOption = None,
     seeds: SeedsOption = 3,
     out: FolderOption = None,
     jobs: JobsOption = None,
-    as_json: JsonOption = False,
-    data: DataOption = None,
+    as_json: options.JsonOption = False,
+    data: options.DataOption = None,
     judges: JudgesOption = None,
     blimp: BlimpOption = None,
     tasks_data: TasksDataOption = None,

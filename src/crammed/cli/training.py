@@ -7,24 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crammed.cli.options import (
-    BudgetOption,
-    CorpusOption,
-    DataOption,
-    DeviceOption,
-    DtypeOption,
-    FitOption,
-    JobsOption,
-    JsonOption,
-    ModelArgument,
-    ProtocolOption,
-    RecipeWords,
-    SeedOption,
-    SeedsOption,
-    SuiteOption,
-    TasksOption,
-    recipe_and_overrides,
-)
+from crammed.cli import options
 from crammed.cli.output import print_result, print_run
 from crammed.errors import InputError
 
@@ -44,10 +27,10 @@ NewWordsOption = Annotated[
 
 
 def run(
-    words: RecipeWords = None,
-    budget: BudgetOption = None,
-    data: DataOption = None,
-    corpus: CorpusOption = None,
+    words: options.RecipeWords = None,
+    budget: options.BudgetOption = None,
+    data: options.DataOption = None,
+    corpus: options.CorpusOption = None,
     suite: Annotated[
         str, typer.Option(help="glue, superglue, small, race, swag, docs or FILE.yaml.")
     ] = "glue",
@@ -65,63 +48,47 @@ def run(
     tasks: Annotated[
         str | None, typer.Option(help="Tasks, such as rte,mrpc (default: all in the folder).")
     ] = None,
-    seed: SeedOption = None,
+    seed: options.SeedOption = None,
     out: RunOption = None,
-    fit: FitOption = False,
-    as_json: JsonOption = False,
+    fit: options.FitOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Do everything: prepare, pretrain, evaluate, export, report."""
+    given = options.arguments(locals())
     from crammed.interface import training
 
-    recipe, overrides = recipe_and_overrides(words)
-    done = training.run(
-        recipe,
-        overrides,
-        data=data or [],
-        corpus=corpus,
-        budget=budget,
-        suite=suite,
-        tasks_data=tasks_data,
-        glue=glue,
-        tasks=tasks,
-        seed=seed,
-        out=out,
-        fit=fit,
-    )
-    print_run(done, as_json)
+    print_run(training.run(**given), as_json)
 
 
 def pretrain(
-    words: RecipeWords = None,
-    corpus: CorpusOption = None,
-    budget: BudgetOption = None,
-    seed: SeedOption = None,
+    words: options.RecipeWords = None,
+    corpus: options.CorpusOption = None,
+    budget: options.BudgetOption = None,
+    seed: options.SeedOption = None,
     out: RunOption = None,
-    fit: FitOption = False,
-    as_json: JsonOption = False,
+    fit: options.FitOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Train an encoder on a corpus within a budget, and export it."""
+    given = options.arguments(locals())
     from crammed.interface import training
     from crammed.machine.workers import is_leader
 
     if corpus is None:
         raise InputError("name the corpus to train on: --corpus CORPUS_DIR")
-    recipe, overrides = recipe_and_overrides(words)
-    done = training.pretrain(
-        recipe, overrides, corpus=corpus, budget=budget, seed=seed, out=out, fit=fit
-    )
+    done = training.pretrain(**given)
     if is_leader():
         print_run(done, as_json)
 
 
 def adapt(
-    model: ModelArgument,
-    words: Annotated[
+    model: options.ModelArgument,
+    overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY.PATH=VALUE]...", help="Values, such as optim.lr=2e-4."),
     ] = None,
-    data: DataOption = None,
-    corpus: CorpusOption = None,
+    data: options.DataOption = None,
+    corpus: options.CorpusOption = None,
     replay: Annotated[
         str | None,
         typer.Option(
@@ -147,36 +114,23 @@ def adapt(
         typer.Option("--tasks-data", metavar="DIR", help="Folder of these tasks, or hub."),
     ] = None,
     new_words: NewWordsOption = None,
-    budget: BudgetOption = None,
-    seed: SeedOption = None,
+    budget: options.BudgetOption = None,
+    seed: options.SeedOption = None,
     out: RunOption = None,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Continue pretraining an existing encoder on your own text, and export it."""
+    given = options.arguments(locals())
     from crammed.interface import training
 
-    if named := [word for word in words or [] if "=" not in word]:
+    if named := [word for word in overrides or [] if "=" not in word]:
         raise InputError(f"{named[0]} is not a KEY=VALUE pair: name text with --data {named[0]}")
-    done = training.adapt(
-        model,
-        words or [],
-        data=data or [],
-        corpus=corpus,
-        replay=replay,
-        old_text=old_text,
-        task_adaptive=task_adaptive,
-        tasks_data=tasks_data,
-        new_words=new_words,
-        budget=budget,
-        seed=seed,
-        out=out,
-    )
-    print_run(done, as_json)
+    print_run(training.adapt(**given), as_json)
 
 
 def decide(
-    model: ModelArgument,
-    suite: SuiteOption,
+    model: options.ModelArgument,
+    suite: options.SuiteOption,
     tasks_data: Annotated[
         str, typer.Option("--tasks-data", metavar="DIR", help="Folder of the tasks, or hub.")
     ],
@@ -188,47 +142,30 @@ def decide(
             "train.divergence also apply to adapting.",
         ),
     ] = None,
-    data: DataOption = None,
-    tasks: TasksOption = None,
+    data: options.DataOption = None,
+    tasks: options.TasksOption = None,
     task_adaptive: Annotated[
         bool,
         typer.Option("--task-adaptive", help="Adapt to the training texts of the tasks as well."),
     ] = False,
-    budget: BudgetOption = None,
-    seed: SeedOption = None,
-    seeds: SeedsOption = None,
-    protocol: ProtocolOption = None,
+    budget: options.BudgetOption = None,
+    seed: options.SeedOption = None,
+    seeds: options.SeedsOption = None,
+    protocol: options.ProtocolOption = None,
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for everything; continued if it exists.")
     ] = Path("decision"),
-    jobs: JobsOption = None,
-    device: DeviceOption = "auto",
-    dtype: DtypeOption = "auto",
-    as_json: JsonOption = False,
+    jobs: options.JobsOption = None,
+    device: options.DeviceOption = "auto",
+    dtype: options.DtypeOption = "auto",
+    as_json: options.JsonOption = False,
 ) -> None:
     """Compare training from scratch, adapting an encoder, and using it unchanged, on your tasks."""
+    given = options.arguments(locals())
     from crammed.interface import models
     from crammed.terminal.table import show
 
-    recipe, overrides = recipe_and_overrides(words)
-    done = models.decide(
-        model,
-        recipe,
-        overrides,
-        data=data or [],
-        suite=suite,
-        tasks_data=tasks_data,
-        tasks=tasks,
-        task_adaptive=task_adaptive,
-        budget=budget,
-        seed=seed,
-        seeds=seeds,
-        protocol=protocol,
-        out=out,
-        jobs=jobs,
-        device=device,
-        dtype=dtype,
-    )
+    done = models.decide(**given)
     if not as_json:
         show([_ways_table(done.scores)])
     print_result(done.result, as_json, done.lines)
