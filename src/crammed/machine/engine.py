@@ -13,10 +13,9 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -34,13 +33,36 @@ _RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Handle = TypeVar("Handle")
 
 
-class Engine(Protocol):
+class Engine:
+    """Applies functions to jobs.
+
+    Args:
+        submitting: turns a function into one that takes a job and returns a handle for its result.
+        wait: returns the result behind a handle.
+        most_waiting: how many jobs are submitted before the first result is taken; few, since each
+            may hold megabytes of text.
+    """
+
+    def __init__(
+        self,
+        submitting: Callable[[Callable[[Any], Any]], Callable[[Any], Any]],
+        wait: Callable[[Any], Any],
+        most_waiting: int,
+    ) -> None:
+        self._submitting, self._wait, self._most_waiting = submitting, wait, most_waiting
+
     def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
         """Results in the order of the jobs, which are consumed as workers become free."""
-        ...
+        submit = self._submitting(function)
+        waiting: deque[Any] = deque()
+        for job in jobs:
+            waiting.append(submit(job))
+            if len(waiting) >= self._most_waiting:
+                yield self._wait(waiting.popleft())
+        while waiting:
+            yield self._wait(waiting.popleft())
 
 
 @contextmanager
@@ -53,56 +75,20 @@ def open_engine(compute: ComputeConfig) -> Iterator[Engine]:
     """
     workers = compute.workers or cores()
     if compute.engine == "ray":
-        with _ray_engine(workers) as engine:
-            yield engine
+        address = os.environ.get("RAY_ADDRESS") or "local"
+        alone = "leave compute.engine at processes"
+        with ray_cluster(address, "RAY_ADDRESS", "compute.engine=ray", alone, workers) as ray:
+            most_waiting = 2 * int(ray.cluster_resources().get("CPU", 1))
+            yield Engine(lambda function: ray.remote(function).remote, ray.get, most_waiting)
     elif workers == 1:
-        yield _ThisProcess()
+        yield Engine(lambda function: lambda job: _run(function, job), lambda done: done, 1)
     else:
         with worker_processes(workers, "compute.workers=1") as pool:
-            yield _Processes(pool, workers)
-
-
-class _ThisProcess:
-    def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
-        return (_run(function, job) for job in jobs)
-
-
-class _Processes:
-    def __init__(self, pool: ProcessPoolExecutor, workers: int) -> None:
-        self._pool = pool
-        self._most_waiting = workers + 1
-
-    def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
-        def submit(job: Item) -> Callable[[], Result]:
-            return self._pool.submit(_run, function, job).result
-
-        return _in_order(jobs, submit, lambda result: result(), self._most_waiting)
-
-
-class _Ray:
-    def __init__(self, ray: Any) -> None:
-        self._ray = ray
-        self._most_waiting = 2 * int(ray.cluster_resources().get("CPU", 1))
-
-    def map(self, function: Callable[[Item], Result], jobs: Iterable[Item]) -> Iterator[Result]:
-        remote = self._ray.remote(function)
-        return _in_order(jobs, remote.remote, self._ray.get, self._most_waiting)
-
-
-def _in_order(
-    jobs: Iterable[Item],
-    submit: Callable[[Item], Handle],
-    wait: Callable[[Handle], Result],
-    most_waiting: int,
-) -> Iterator[Result]:
-    """Submit jobs a few at a time, since each may hold megabytes of text, and yield results."""
-    waiting: deque[Handle] = deque()
-    for job in jobs:
-        if len(waiting) >= most_waiting:
-            yield wait(waiting.popleft())
-        waiting.append(submit(job))
-    while waiting:
-        yield wait(waiting.popleft())
+            yield Engine(
+                lambda function: lambda job: pool.submit(_run, function, job),
+                lambda future: future.result(),
+                workers + 1,
+            )
 
 
 def _run(function: Callable[[Item], Result], job: Item) -> Result:
@@ -122,15 +108,6 @@ def release_memory() -> None:
     pa.default_memory_pool().release_unused()
     if _libc is not None:
         _libc.malloc_trim(0)
-
-
-@contextmanager
-def _ray_engine(workers: int) -> Iterator[Engine]:
-    """A cluster of this process's own, or the one that RAY_ADDRESS names."""
-    address = os.environ.get("RAY_ADDRESS") or "local"
-    alone = "leave compute.engine at processes"
-    with ray_cluster(address, "RAY_ADDRESS", "compute.engine=ray", alone, workers) as ray:
-        yield _Ray(ray)
 
 
 @contextmanager
