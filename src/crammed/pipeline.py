@@ -67,16 +67,8 @@ class GivenTasks:
         file = suite if suite not in suite_names() else None
         return cls(load_suite(suite), file, folder_of(data))
 
-    def names(self) -> list[str]:
-        """The tasks whose data is there.
-
-        Raises:
-            InputError: there is none.
-        """
-        return tasks_in(self.suite, self.folder)
-
     def all_names(self, say: Callable[[str], None]) -> list[str]:
-        """As `names`, to take them all.
+        """All tasks whose data is there.
 
         Args:
             say: takes a line for each task of a built-in suite whose folder lacks its split.
@@ -203,7 +195,8 @@ def _find_tasks(config: FinetuneConfig, given: GivenTasks | None) -> list[_Tasks
             f"tasks {', '.join(wanted)} need data: name its folder with --glue FOLDER "
             "(crammed run), or leave out finetune.tasks"
         )
-    if missing := [name for name in wanted if name not in (there := given.names())]:
+    there = tasks_in(given.suite, given.folder)
+    if missing := [name for name in wanted if name not in there]:
         raise InputError(
             f"{given.folder} has no task {', '.join(missing)}: it has {', '.join(there)}"
         )
@@ -214,10 +207,9 @@ def _find_tasks(config: FinetuneConfig, given: GivenTasks | None) -> list[_Tasks
 def _corpus_of(
     run: RunDir,
     progress: Progress,
-    choose: Callable[[float], TokenizerConfig] | None = None,
-    adaptation: Adaptation | None = None,
+    choose: Callable[[float], TokenizerConfig] | None,
+    adaptation: Adaptation | None,
 ) -> Corpus:
-    """The run's own corpus, prepared if necessary."""
     path, config = run.path / "corpus", run.config
     if (path / "manifest.json").exists():
         remove_left_overs(path)
@@ -243,14 +235,12 @@ def _generated_tasks(run: RunDir, found: Sequence[_Tasks]) -> list[_Tasks]:
 
 @contextmanager
 def _stage(run: RunDir, name: str) -> Iterator[None]:
-    """Record how long a stage takes."""
     began = time.monotonic()
     yield
     run.event("stage", name=name, seconds=time.monotonic() - began)
 
 
 def _evaluate(run: RunDir, tasks: list[_Tasks], device: Device, progress: Progress) -> None:
-    """Fine-tune the run's model on its tasks and keep the scores in the run directory."""
     if not tasks:
         return
     protocol = run.config.finetune.at_width(run.config.model.width)

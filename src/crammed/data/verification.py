@@ -11,7 +11,7 @@ import contextlib
 
 from crammed.data.corpus import Corpus, is_damaged
 from crammed.errors import InputError
-from crammed.files.caches import cache_folder
+from crammed.files.folders import cache_folder
 from crammed.files.hashes import json_hash
 from crammed.files.writing import read_json, write_json
 from crammed.terminal.progress import Progress

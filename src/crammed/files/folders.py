@@ -22,6 +22,13 @@ def expanded(name: str | Path) -> Path:
     return Path(os.path.expanduser(name))
 
 
+def cache_folder() -> Path:
+    """Where this user keeps what can be made again: CRAMMED_CACHE, or ``~/.cache/crammed``."""
+    if named := os.environ.get("CRAMMED_CACHE"):
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or expanded("~/.cache")) / "crammed"
+
+
 def make_folder(path: Path) -> None:
     """Make a folder and those above it, such that they survive a power cut."""
     if path.is_dir():
@@ -110,8 +117,7 @@ def _is_vacant(folder: Path) -> bool:
 def new_folder(path: Path) -> Iterator[Path]:
     """Make a folder that appears at `path` complete, or not at all.
 
-    Yields a temporary folder to write into, which is beside `path`, or inside if that exists and is
-    empty; one left by a crash is removed first.
+    Yields a temporary folder beside `path`, or inside it if it exists and is empty.
 
     Raises:
         InputError: another process is making the folder, or has made it meanwhile.

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from crammed.errors import InputError
-from crammed.files.caches import cache_folder
+from crammed.files.folders import cache_folder
 
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 

@@ -229,15 +229,20 @@ def release_gpu_memory(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
-@cache
 def cpu_flags() -> frozenset[str]:
     """The processor's features, as Linux names them; empty elsewhere."""
+    return frozenset(_cpu_info().get("flags", "").split())
+
+
+@cache
+def _cpu_info() -> dict[str, str]:
+    """What Linux says about the first processor; empty elsewhere."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
     except OSError:
-        return frozenset()
-    flags = (line.partition(":")[2] for line in lines if line.startswith("flags"))
-    return frozenset(next(flags, "").split())
+        return {}
+    fields = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in fields}
 
 
 def _choose_dtypes(
@@ -341,12 +346,7 @@ def _choose_fp8(
 def _name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    model = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next(x.split(":", 1)[1].strip() for x in lines if x.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
+    model = _cpu_info().get("model name") or platform.processor() or platform.machine()
     if device.type == "mps":
         return f"{model} (Apple GPU)"
     return f"{model}, {torch.get_num_threads()} of {os.cpu_count()} cores"

@@ -101,8 +101,9 @@ class RunDir:
             run = cls(path, config, created=False)
             run.choice = before
             with run._lock.released_on_error():
-                if another:
-                    run._begin_anew()
+                if another:  # forget what the configuration before was charged and began with
+                    (path / "heartbeat.json").unlink(missing_ok=True)
+                    run.event(ANEW)
                 if another or again:
                     run.decide(config, choice)
                 elif found.train.divergence != config.train.divergence:
@@ -130,11 +131,6 @@ class RunDir:
         if choice is not None:
             write_json(self.path / "choice.json", choice.model_dump(mode="json"))
         self.config, self.choice = config, choice or Choice()
-
-    def _begin_anew(self) -> None:
-        """Forget what the configuration before was charged, and what it began with."""
-        (self.path / "heartbeat.json").unlink(missing_ok=True)
-        self.event(ANEW)
 
     def __enter__(self) -> RunDir:
         return self
@@ -190,8 +186,10 @@ class RunDir:
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
         line = json.dumps(record, allow_nan=False) + "\n"
         with disk_faults(self.path), open_to_append(self.path / name) as file:
-            if file.tell() and not _ends_in_newline(file):
-                file.write(b"\n")  # a record that a crash cut short stays on its own line
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # a record that a crash cut short stays on its own line
+                    file.write(b"\n")
             file.write(line.encode())
 
     def heartbeat(self, charged_seconds: float) -> None:
@@ -223,11 +221,6 @@ class RunDir:
         return float(joules) if known else None
 
 
-def _ends_in_newline(file: Any) -> bool:
-    file.seek(-1, os.SEEK_END)
-    return bool(file.read(1) == b"\n")
-
-
 def read_config(path: Path) -> RunConfig:
     """The configuration of the run in `path`, whichever version saved it.
 
@@ -245,7 +238,6 @@ def read_config(path: Path) -> RunConfig:
 
 
 def _not_a_run(path: Path) -> str:
-    """Why a folder cannot be read as a run, and what to name instead."""
     if not path.exists():
         return f"{path} does not exist: name the folder of a run"
     if runs := sorted(file.parent for file in path.glob("*/summary.json")):

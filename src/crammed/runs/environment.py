@@ -32,13 +32,8 @@ def environment() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree that this package runs from; None if it is not in one.
-
-    CRAMMED_COMMIT names the commit of a copy that has no history.
-    """
-    if named := os.environ.get("CRAMMED_COMMIT"):
-        return named
-    return _git("describe", "--always", "--dirty", "--abbrev=12")
+    named = os.environ.get("CRAMMED_COMMIT")  # for a copy that has no history
+    return named or _git("describe", "--always", "--dirty", "--abbrev=12")
 
 
 def tree_hash(folder: str) -> str | None:

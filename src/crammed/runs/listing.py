@@ -112,7 +112,6 @@ def _read(run: Path, path: str) -> Listed:
 
 
 def _spent(run: Path) -> float:
-    """The share of the budget at the last log point."""
     try:
         return _finite((last_record(run / "metrics.jsonl") or {}).get("u"))
     except ValueError:  # nothing was logged yet
