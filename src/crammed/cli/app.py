@@ -176,7 +176,6 @@ _GO_ON = ("run", "prepare", "pretrain", "adapt", "decide", "evaluate", "finetune
 
 
 def _run(verb: str) -> None:
-    """Run a verb."""
     refuse_spaces(sys.argv[1:])
     if verb in ("run", "prepare", "adapt", "decide", "embed", "study"):
         sys.argv[1:] = _spread_data(sys.argv[1:])

@@ -135,7 +135,6 @@ def _folders_of(
 
 
 def _score_parts(values: dict[str, Any]) -> list[Printed]:
-    """An evaluation as tables."""
     from rich.text import Text
 
     from crammed.evaluation.scores.table import blimp_table, heldout_text, score_tables

@@ -134,7 +134,6 @@ def _on(name: str) -> _Speeds:
 
 
 def _card_values(card: Card, tokens_per_second: float) -> dict[str, Any]:
-    """What a forecast for a card says about the card."""
     published = None if card.published is None else A_DAY * card.published
     return {
         "name": card.name,
@@ -165,7 +164,6 @@ def _suited(
 
 
 def _plan_lines(values: dict[str, Any]) -> list[Line]:
-    """A forecast as labelled lines."""
     from crammed.budget import format_seconds
     from crammed.quantity import flops_text, quantity, times
 

@@ -202,7 +202,6 @@ def _write_page(out: Path) -> Path:
 def _raise_for(
     results: Mapping[str, StudyResult], refused: Mapping[str, str], *, several: bool
 ) -> None:
-    """Raise `TaskFailed` if studies were refused, runs failed, or scores are missing."""
     from crammed.study.result import StudyResult
 
     def faulty(of: Callable[[StudyResult], dict[str, str]]) -> list[str]:

@@ -172,7 +172,6 @@ def decide(
 
 
 def _ways_table(scores: dict[str, Any]) -> Printed:
-    """The scores of every way."""
     from rich.text import Text
 
     from crammed.evaluation.decision import cell, ways_in

@@ -16,12 +16,7 @@ UsageError = cast(type[Exception], typer.BadParameter.__base__)
 
 
 def in_one_line(error: Any, verb: str) -> str:
-    """What is wrong, and where to read what to type instead.
-
-    Args:
-        error: a `UsageError`.
-        verb: the verb that was typed, for errors that do not know it.
-    """
+    """What a `UsageError` says, and where to read what to type instead; some know no verb."""
     context, kind = error.ctx, type(error).__name__
     path = f"crammed {verb}" if context is None else str(context.command_path)
     message = str(error.format_message()).rstrip(".")
@@ -49,11 +44,7 @@ def in_one_line(error: Any, verb: str) -> str:
 
 
 def refuse_spaces(arguments: list[str]) -> None:
-    """Refuse ``KEY = VALUE``, which a shell takes for several words.
-
-    Raises:
-        InputError: there is a space at an equals sign.
-    """
+    """Refuse ``KEY = VALUE``, which a shell takes for several words, with an `InputError`."""
     for place, word in enumerate(arguments):
         before = arguments[place - 1] if place else ""
         after = arguments[place + 1] if place + 1 < len(arguments) else ""

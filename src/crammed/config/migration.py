@@ -10,12 +10,9 @@ from typing import Any
 
 
 def migrate(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Migrate the sections of a saved configuration to the format that `RunConfig` has now.
+    """Migrate those sections that a saved configuration has to the format of `RunConfig` now.
 
-    Call this before validating sections that an older version may have saved.
-
-    Args:
-        saved: plain values by section; any of them may be missing.
+    Call this before validating what an older version may have saved.
     """
     values = dict(saved)
     if isinstance(optim := values.get("optim"), Mapping):

@@ -108,13 +108,9 @@ class BatchConfig(Section):
         return self
 
     def rows_after(self, rows: int | None, *, enough: bool) -> int | None:
-        """Rows of an update after one of `rows`, whose gradients passed the test if `enough`.
+        """Rows of the update after one of `rows`, whose gradients passed the test if `enough`.
 
-        Args:
-            rows: None before the first update.
-
-        Returns:
-            None if that is not decided by gradients.
+        No `rows` stand for the first update; None is returned if gradients do not decide.
         """
         if self.adaptive is None:
             return None

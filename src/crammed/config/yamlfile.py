@@ -100,11 +100,7 @@ def _parsed(text: str) -> Any:
 
 
 def _nodes(node: yaml.Node, counted: dict[int, float]) -> float:
-    """The number of nodes from this one down, with every alias expanded.
-
-    Args:
-        counted: the counts of visited nodes, by id; infinite for a node that contains itself.
-    """
+    """The number of nodes from this one down, aliases expanded; infinite if one holds itself."""
     if id(node) not in counted:
         counted[id(node)] = math.inf
         below: list[Any] = node.value if isinstance(node, yaml.CollectionNode) else []
@@ -164,22 +160,16 @@ def read_section(
     section: type[S],
     defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> S:
-    """The section in a built-in YAML file or one of the user's, found as `read_yaml` finds it.
+    """The section in a built-in YAML file or one of the user's; raises as `read_yaml`, `validated`.
 
     Args:
         defaults: values of keys that the file may leave out.
-
-    Raises:
-        InputError: no such file, or faults in it, a line each.
     """
     return validated(section, {**defaults, **read_yaml(kind, name, folder)}, f"{kind} {name}")
 
 
 def validated(section: type[S], values: Mapping[str, Any], origin: str = "") -> S:
-    """A section from plain values.
-
-    Args:
-        origin: where they come from, for the message.
+    """A section from plain values; messages begin with their `origin`.
 
     Raises:
         InputError: naming every fault as ``key.path: what is wrong``, a line each.

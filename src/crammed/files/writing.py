@@ -97,11 +97,7 @@ def as_json(values: Any) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file, or None if there is no such file.
-
-    Raises:
-        InputError: it cannot be read, or holds something else.
-    """
+    """The object in a JSON file; None if there is no such file, an `InputError` if damaged."""
     if not path.exists():
         return None
     try:
@@ -118,11 +114,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def last_record(path: Path) -> dict[str, Any] | None:
-    """The last whole object of a JSON-lines file, which may be growing; None if there is none.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """The last whole object of a JSON-lines file, which may be growing; None if there is none."""
     if not path.exists():
         return None
     with open_to_read(path) as file:

@@ -158,14 +158,7 @@ def _opened(corpus_dir: Path, overrides: list[str], texts: list[str]) -> Corpus:
 
 
 def refuse_twice(overrides: list[str], option: str, key: str, given: bool) -> None:
-    """Refuse an override of what an option also sets: one of the two would be ignored.
-
-    Args:
-        key: what the option sets; `given` says whether it was used.
-
-    Raises:
-        InputError: an override sets the key.
-    """
+    """Refuse an override of a key that an option sets, if that is given: one would be ignored."""
     at: Any = parse_overrides(overrides)
     for part in key.split("."):
         at = at.get(part) if isinstance(at, dict) else at  # a section's one value sets it as well
@@ -189,11 +182,7 @@ def show_recipe(progress: Progress, asked: Asked) -> None:
 
 
 def task_names(tasks: Tasks) -> list[str]:
-    """Names of tasks: ``rte,mrpc`` as typed, or each by itself.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Names of tasks, ``rte,mrpc`` as typed or each by itself; an `InputError` if there is none."""
     listed = tasks.split(",") if isinstance(tasks, str) else tasks
     if names := [name for name in listed if name]:
         return names
@@ -221,9 +210,8 @@ def _refuse_text(recipe: str, *, reads_text: bool) -> None:
 def absolute_source(name: str, option: str = "--data") -> str:
     """A path that is valid in any working directory; names that are not paths stay unchanged.
 
-    Raises:
-        InputError: the name is empty, which would stand for the whole working directory, or a page
-            about a data set.
+    An `InputError` if the name is empty, which would stand for the whole working directory, or a
+    page about a data set.
     """
     if not name:
         raise InputError(f"{option} is empty: name a file or folder of text")
@@ -245,11 +233,7 @@ def shown_progress() -> Iterator[Progress]:
 
 
 def compute_config(device: str, dtype: str) -> ComputeConfig:
-    """The configuration of the device for fine-tuning.
-
-    Raises:
-        InputError: a device or number format that does not exist or is not supported here.
-    """
+    """The configuration of the device for fine-tuning; an `InputError` if it is not valid."""
     if dtype == "float16":
         raise InputError("--dtype float16: fine-tuning does no loss scaling; use bfloat16")
     return validated(ComputeConfig, {"device": device, "dtype": dtype})

@@ -110,7 +110,6 @@ def _request(
     device: str,
     dtype: str,
 ) -> Request:
-    """What all of them ask for."""
     return Request(
         str(model),
         str(suite),

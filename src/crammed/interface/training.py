@@ -244,7 +244,6 @@ def adapt(
 
 
 def _replay(words: str | None, corpus: File | None) -> Replay | None:
-    """What ``--replay`` names."""
     if words is None:
         return None
     if corpus is not None:
@@ -254,7 +253,6 @@ def _replay(words: str | None, corpus: File | None) -> Replay | None:
 
 
 def _task_texts(suite: File | None, data: File | None, corpus: File | None) -> TaskTexts | None:
-    """What ``--task-adaptive`` names."""
     if suite is None and data is None:
         return None
     if suite is None:

@@ -125,11 +125,7 @@ def _words(name: str) -> set[str]:
 
 
 def card_called(name: str) -> Card:
-    """The card that a user's name for it means, however it is spaced: ``4090``, ``rtx4090``.
-
-    Raises:
-        InputError: it means no card, or more than one.
-    """
+    """The card that a user means, however it is spaced, as in ``rtx4090``; or an `InputError`."""
     short = _squeezed(name)
     for card in CARDS:
         if short and short in (_squeezed(card.name), _squeezed(card.name).removeprefix("rtx")):

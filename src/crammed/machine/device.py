@@ -138,11 +138,7 @@ def choose_device(config: ComputeConfig, seconds: float | None = None) -> Device
 
 
 def choose_kind(config: ComputeConfig, reasons: list[str]) -> str:
-    """The type of device to use; appends the reason to `reasons`.
-
-    Raises:
-        InputError: the configuration asks for a device that this machine lacks.
-    """
+    """The type of device to use, whose reason it appends; an `InputError` if there is none."""
     present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.mps.is_available()}
     if config.device != "auto":
         if not present[config.device]:
@@ -296,7 +292,6 @@ def _choose_compile(
 
 
 def _need_compiler(kind: str, asked: str) -> None:
-    """Refuse what needs compiling if it is known that nothing could be compiled."""
     missing = None
     if kind == "cuda" and not can_compile_for_cuda():
         missing = "gcc"

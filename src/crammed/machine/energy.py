@@ -40,11 +40,7 @@ class Counter:
 
 
 class Meter:
-    """Adds up what counters count from now on; without counters, the energy is unknown.
-
-    Args:
-        before: joules that earlier processes used; None if unknown.
-    """
+    """Adds what counters count from now on to the joules `before`; None if these are unknown."""
 
     def __init__(self, counters: Sequence[Counter] = (), before: float | None = 0.0) -> None:
         self._counters = counters
@@ -76,11 +72,7 @@ def _read(counters: Sequence[Counter]) -> list[float]:
 
 @contextmanager
 def metering(counters: Sequence[Counter], before: float | None) -> Iterator[Meter]:
-    """A meter that reads its counters often enough to miss no wrap-around.
-
-    Args:
-        before: as for `Meter`.
-    """
+    """A `Meter` that reads its counters often enough to miss no wrap-around."""
     meter, over = Meter(counters, before), threading.Event()
 
     def look() -> None:

@@ -53,7 +53,6 @@ def _quotas() -> Iterator[float]:
 
 
 def _quota(group: Path) -> Iterator[float]:
-    """The cores that a control group allows, if it sets a limit."""
     try:
         if (group / "cpu.max").exists():
             quota, period = (group / "cpu.max").read_text().split()

@@ -51,11 +51,7 @@ class _Console(Console):
 
 
 def show(parts: Sequence[Printed], stream: TextIO | None = None) -> None:
-    """Print tables and texts: plain unless the stream is a terminal, and never cut off.
-
-    Args:
-        stream: standard output if None.
-    """
+    """Print tables and texts: plain unless the stream is a terminal, and never cut off."""
     stream = stream or sys.stdout
     console = _Console(file=stream, highlight=False, markup=False)
     wide = console.options.update(max_width=10_000)
@@ -89,7 +85,6 @@ def _print_text(text: Text, console: Console) -> None:
 
 
 def _with_whole_numbers(part: Printed) -> Printed:
-    """The same, with columns of numbers as wide as their widest cell."""
     for column in part.columns if isinstance(part, Table) else ():
         if column.no_wrap:  # rich would reserve only the width of its longest word
             column.min_width = max(cell_len(str(cell)) for cell in (column.header, *column.cells))

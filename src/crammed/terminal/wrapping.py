@@ -16,11 +16,7 @@ def width_of(stream: TextIO) -> int | None:
 
 
 def hanging(label: str, text: str, width: int | None) -> str:
-    """A label and a text, whose further lines begin below its first; no word is cut.
-
-    Args:
-        width: None does not wrap.
-    """
+    """A label and a text, wrapped below its first line unless the width is None; no word is cut."""
     whole = label + text
     if width is None or len(whole) <= width:
         return whole

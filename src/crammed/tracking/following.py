@@ -23,11 +23,7 @@ _TAIL = 2000
 
 
 def check_tracker(service: str) -> None:
-    """Refuse a service whose library is missing, without importing what is there.
-
-    Raises:
-        InputError: it is missing; the message names its extra.
-    """
+    """Refuse a service whose library is missing, without importing what is there."""
     if service != "none" and find_spec(service) is None:
         import_extra(service, service, f"compute.track={service}")
 
