@@ -135,12 +135,8 @@ def test_sequences_that_were_cut_are_counted_with_the_length_they_were_cut_to() 
 
 
 def test_one_of_a_thing_is_not_many() -> None:
-    assert [counted(n, "task") for n in (0, 1, 2, 1000)] == [
-        "0 tasks",
-        "1 task",
-        "2 tasks",
-        "1,000 tasks",
-    ]
+    said = ["0 tasks", "1 task", "2 tasks", "1,000 tasks"]
+    assert [counted(n, "task") for n in (0, 1, 2, 1000)] == said
     with Progress(stream := io.StringIO()) as progress:
         list(progress.track("scoring", ["rte"], 1, unit="task"))
     assert stream.getvalue().startswith("scoring  1 task  (")

@@ -62,69 +62,26 @@ def test_every_field_is_read(tmp_path: Path, reads: set[tuple[str, str]]) -> Non
         file.unlink()
         file.with_name(file.name.removesuffix(".gz")).write_text(json.dumps(row) + "\n")
     (tmp_path / "own.py").write_text("def keep(text):\n    return True\n")
-    variants: list[tuple[str, tuple[str, ...]]] = [
-        (
-            "crammed",
-            (
-                "optim.name=muon",
-                "masking.final_rate=0.15",
-                "batch.rows=16",
-                "batch.ramp=0.5",
-                "batch.quantum=4",
-                "train.latest.every=2",
-                "train.grad_init.updates=1",
-                "objective.name=electra",
-            ),
-        ),
-        (
-            "izsak",
-            (
-                "train.early_stop.loss=99.0",
-                "compute.threads=1",
-                "objective.name=causal-first",
-                "batch.rows=8",
-                "batch.quantum=2",
-                "batch.adaptive.test=norm",
-            ),
-        ),
-        (
-            "bert-base",
-            (
-                "data.orders=[fragments]",
-                "order.by=fragments",
-                "objective.name=script",
-                "compute.microbatch_rows=4",
-                "optim.lr=1e18",
-                "train.divergence.then=lower",
-                "train.divergence.factor=1e-21",
-            ),
-        ),
-        (
-            "crammed",
-            (
-                "data.clean.near=0.8",
-                "data.mix.temperature=2",
-                "data.clean.substring=4000",
-                "data.clean.max_characters=100000",
-                "data.clean.personal=mask",
-                "data.clean.repeated.unit=paragraph",
-                "data.clean.languages=[en]",
-                f"data.clean.function={tmp_path / 'own.py'}:keep",
-                f"data.clean.entities={tmp_path / 'pipeline'}",
-                "objective.name=contrast",
-                "tokenizer.kind=bpe",
-                "tokenizer.vocab_size=400",
-            ),
-        ),
-    ]
+    variants = (
+        "crammed optim.name=muon masking.final_rate=0.15 batch.rows=16 batch.ramp=0.5 "
+        "batch.quantum=4 train.latest.every=2 train.grad_init.updates=1 objective.name=electra",
+        "izsak train.early_stop.loss=99.0 compute.threads=1 objective.name=causal-first "
+        "batch.rows=8 batch.quantum=2 batch.adaptive.test=norm",
+        "bert-base data.orders=[fragments] order.by=fragments objective.name=script "
+        "compute.microbatch_rows=4 optim.lr=1e18 train.divergence.then=lower "
+        "train.divergence.factor=1e-21",
+        "crammed data.clean.near=0.8 data.mix.temperature=2 data.clean.substring=4000 "
+        "data.clean.max_characters=100000 data.clean.personal=mask "
+        "data.clean.repeated.unit=paragraph data.clean.languages=[en] "
+        f"data.clean.function={tmp_path / 'own.py'}:keep "
+        f"data.clean.entities={tmp_path / 'pipeline'} "
+        "objective.name=contrast tokenizer.kind=bpe tokenizer.vocab_size=400",
+    )
     built: set[tuple[str, str]] = set()
-    for number, (recipe, overrides) in enumerate(variants):
+    for number, words in enumerate(variants):
         config = tiny(
-            recipe,
-            *overrides,
-            "finetune.seeds=1",
-            "finetune.epochs=1",
-            "train.log_seconds=0.001",
+            *words.split(),
+            *("finetune.seeds=1", "finetune.epochs=1", "train.log_seconds=0.001"),
             "compute.workers=1",
             budget={"limit": "12updates"},
             data={"sources": [str(text)], "clean": {"downstream": str(downstream)}},

@@ -9,13 +9,7 @@ import pytest
 
 from crammed.config import RunConfig
 from crammed.config.kinds import kinds_of
-from crammed.config.optim import (
-    AdafactorConfig,
-    AdamConfig,
-    AdamWConfig,
-    MuonConfig,
-    SGDConfig,
-)
+from crammed.config.optim import AdafactorConfig, AdamConfig, AdamWConfig, MuonConfig, SGDConfig
 from crammed.errors import InputError
 from crammed.rules.recipe import load_config
 from crammed.schedule import Cosine, Triangle

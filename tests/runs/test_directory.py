@@ -150,9 +150,6 @@ def test_work_that_preparing_kept_outlives_a_run_and_suits_any_other(tmp_path: P
 
 
 def test_only_a_directory_of_its_own_without_training_is_discarded(tmp_path: Path) -> None:
-    with RunDir.open(tmp_path / "new", tiny()) as run:
-        run.discard_if_new()
-    assert not (tmp_path / "new").exists()
     with RunDir.open(tmp_path / "old", tiny()):
         pass
     with RunDir.open(tmp_path / "old", tiny()) as run:
