@@ -120,14 +120,16 @@ def last_record(path: Path) -> dict[str, Any] | None:
     with open_to_read(path) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
         lines = file.read().splitlines()
-    for line in reversed(lines):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):  # cut short
-            continue
-        if isinstance(record, dict):
-            return record
-    return None
+    return next((each for each in map(json_object, reversed(lines)) if each is not None), None)
+
+
+def json_object(line: bytes) -> dict[str, Any] | None:
+    """The object in a line; None if a crash cut it short, or it is something else."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
 
 
 def write_gzip(path: Path, chunks: Iterable[bytes]) -> None:

@@ -5,7 +5,6 @@ It ends when its standard input does, which is when training ends, however that 
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import select
@@ -18,6 +17,7 @@ from typing import Any
 
 from crammed.errors import in_one_line
 from crammed.files.regular import open_to_read
+from crammed.files.writing import json_object
 from crammed.runs.directory import LOGS
 from crammed.tracking.services import SERVICES, Service
 
@@ -40,13 +40,7 @@ class Tail:
             text = file.read()
         whole = text[: text.rfind(b"\n") + 1]
         self._offset += len(whole)
-        for line in whole.splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:  # a crash cut it short
-                continue
-            if isinstance(record, dict):
-                yield record
+        yield from (each for each in map(json_object, whole.splitlines()) if each is not None)
 
 
 def numbers(record: dict[str, Any]) -> dict[str, float]:

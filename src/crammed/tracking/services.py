@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,11 +28,9 @@ class TensorBoard:
     """Event files in ``tensorboard/`` of the run, written without PyTorch."""
 
     def __init__(self, run: Path) -> None:
-        files = import_extra("tensorboard.summary.writer.event_file_writer", *_ASKED["tensorboard"])
-        self._events = import_extra("tensorboard.compat.proto.event_pb2", *_ASKED["tensorboard"])
-        self._summaries = import_extra(
-            "tensorboard.compat.proto.summary_pb2", *_ASKED["tensorboard"]
-        )
+        files = _part("tensorboard", "tensorboard.summary.writer.event_file_writer")
+        self._events = _part("tensorboard", "tensorboard.compat.proto.event_pb2")
+        self._summaries = _part("tensorboard", "tensorboard.compat.proto.summary_pb2")
         self._writer = files.EventFileWriter(str(run / "tensorboard"))
 
     def log(self, update: int, values: Mapping[str, float]) -> None:
@@ -46,48 +45,31 @@ class TensorBoard:
         self._writer.close()
 
 
-class _Online:
-    """Weights & Biases, or trackio, which has the same functions."""
+class Online:
+    """Weights & Biases, or trackio, which has the same functions.
 
-    library = ""
+    Where to, and whether offline, is up to their own settings.
+    """
 
-    def __init__(self, run: Path) -> None:
-        self._library = import_extra(self.library, *_ASKED[self.library])
+    def __init__(self, library: str, run: Path) -> None:
+        name, own = run.resolve().name, _own(run)
+        if library == "wandb":
+            identity = {"name": name, "id": own, "dir": str(run)}
+        else:  # by its name, trackio finds a run to go on with
+            identity = {"name": f"{name}-{own[:6]}"}
+        self._library = _part(library, library)
         self._library.init(
-            project=os.environ.get(f"{self.library.upper()}_PROJECT", "crammed"),
+            project=os.environ.get(f"{library.upper()}_PROJECT", "crammed"),
             config=read_config(run).without_folders(),
             resume="allow",
-            **self._identity(run),
+            **identity,
         )
-
-    def _identity(self, run: Path) -> dict[str, Any]:
-        """What the service knows a run by."""
-        raise NotImplementedError
 
     def log(self, update: int, values: Mapping[str, float]) -> None:
         self._library.log(dict(values), step=update)
 
     def finish(self) -> None:
         self._library.finish()
-
-
-class WandB(_Online):
-    """A run of Weights & Biases; where to, and whether offline, is up to its own settings."""
-
-    library = "wandb"
-
-    def _identity(self, run: Path) -> dict[str, Any]:
-        return {"name": run.resolve().name, "id": _own(run), "dir": str(run)}
-
-
-class Trackio(_Online):
-    """A run of trackio, which keeps everything on this machine unless told otherwise."""
-
-    library = "trackio"
-
-    def _identity(self, run: Path) -> dict[str, Any]:
-        # By its name it finds a run to go on with.
-        return {"name": f"{run.resolve().name}-{_own(run)[:6]}"}
 
 
 def _own(run: Path) -> str:
@@ -98,11 +80,12 @@ def _own(run: Path) -> str:
     return json_hash([run.resolve().name, sha256(run / "env.json")])[:16]
 
 
-_ASKED = {name: (name, f"compute.track={name}") for name in ("tensorboard", "wandb", "trackio")}
-"""The extra of each service, and what asks for it."""
+def _part(service: str, library: str) -> Any:
+    return import_extra(library, service, f"compute.track={service}")
+
 
 SERVICES: Mapping[str, Callable[[Path], Service]] = {
     "tensorboard": TensorBoard,
-    "wandb": WandB,
-    "trackio": Trackio,
+    "wandb": partial(Online, "wandb"),
+    "trackio": partial(Online, "trackio"),
 }
