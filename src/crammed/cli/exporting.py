@@ -54,28 +54,27 @@ def export(
         raise InputError("--int8 is for model.onnx only: add --onnx, or leave out --int8")
     if to is None and push is None:
         raise InputError("name the folder to create with --to, or a model on the hub with --push")
-    as_it_is = push is not None and any((run_dir / name).exists() for name in _MADE_ELSEWHERE)
     shaped = {"--format": format != "auto", "--onnx": onnx}
-    if as_it_is:
+    if push is not None and any((run_dir / name).exists() for name in _MADE_ELSEWHERE):
         _refuse({"--to": to, "--license": license, "--language": language, **shaped}, run_dir)
+        pushed = Repository(push).upload(run_dir)
+        print_result({"pushed": pushed}, as_json, [("pushed", pushed)])
+        return
     if adapted := is_adapted(run_dir):
         _refuse(shaped, run_dir)
     repository = None if push is None else Repository(push)
-    values: dict[str, Any] = {}
-    lines: list[Line] = []
-    with _place(run_dir if as_it_is else to, made=as_it_is) as folder:
-        if not as_it_is:
-            metadata = _metadata(run_dir, license, language)
-            if adapted:
-                values, lines = _copied(run_dir, folder, metadata)
-            else:
-                values, lines = _exported(run_dir, folder, format, metadata, onnx, int8)
+    with _place(to) as folder:
+        metadata = _metadata(run_dir, license, language)
+        if adapted:
+            values, lines = _copied(run_dir, folder, metadata)
+        else:
+            values, lines = _exported(run_dir, folder, format, metadata, onnx, int8)
         if repository is not None:
             with _made(to):
                 values["pushed"] = repository.upload(folder)
             lines.append(("pushed", values["pushed"]))
     if to is None:  # nothing of it is on this machine
-        values.pop("export_dir", None)
+        del values["export_dir"]
         lines = [(label, text) for label, text in lines if label != "model"]
     print_result(values, as_json, lines)
 
@@ -88,19 +87,18 @@ def _refuse(options: dict[str, Any], folder: Path) -> None:
 
 
 @contextmanager
-def _place(folder: Path | None, *, made: bool) -> Iterator[Path]:
-    """The folder that was named, which must be vacant unless it is made; or one for a while."""
+def _place(folder: Path | None) -> Iterator[Path]:
+    """The folder that was named, which must be vacant; or one for a while."""
     from crammed.files.folders import behind_links, check_vacant
     from crammed.files.scratch import scratch_folder
 
     if folder is None:
         with scratch_folder() as scratch:
             yield scratch / "model"
-        return
-    if not made:
+    else:
         folder = behind_links(folder)
         check_vacant(folder, "--to")
-    yield folder
+        yield folder
 
 
 @contextmanager

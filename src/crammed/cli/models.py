@@ -76,6 +76,8 @@ def evaluate(
     from crammed.evaluation.suite import raise_for_failed_tasks
     from crammed.files.writing import check_file, write_json
     from crammed.interface import models
+    from crammed.interface.asking import task_names
+    from crammed.tasks.task import load_suite
     from crammed.terminal.table import show
 
     if out is not None:
@@ -98,15 +100,8 @@ def evaluate(
     if not as_json:
         show(parts)
     print_result(values, as_json, [])
-    raise_for_failed_tasks(values["suites"], _asked_of(suite, tasks), said=True)
-
-
-def _asked_of(suite: str, tasks: str | None) -> set[str] | None:
-    """The names of the scores that were asked for; None is all."""
-    from crammed.interface.asking import task_names
-    from crammed.tasks.task import load_suite
-
-    return None if tasks is None else load_suite(suite).scores_of(task_names(tasks))
+    named = None if tasks is None else load_suite(suite).scores_of(task_names(tasks))
+    raise_for_failed_tasks(values["suites"], named, said=True)
 
 
 def _need_data(data: str | None, compare: str | None, options: Mapping[str, object]) -> None:

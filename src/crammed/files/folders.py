@@ -213,7 +213,9 @@ def _move_into_place(folder: Path, path: Path) -> None:
     If `path` is an empty folder, its entries are renamed one by one: it may be a mounted volume,
     which cannot be replaced, and what completes it comes last.
     """
-    _sync_content(folder)
+    for each in (*folder.rglob("*"), folder):  # a folder's own content is the names in it
+        if each.is_file() or each.is_dir():
+            sync(each)
     if path.is_symlink():
         path.unlink()
     if folder.parent == path:
@@ -277,12 +279,6 @@ def _is_name(name: str) -> bool:
 def _number(path: Path) -> int | None:
     """The number of a file or folder on its disk, which it keeps when it is renamed."""
     return path.lstat().st_ino if os.path.lexists(path) else None
-
-
-def _sync_content(folder: Path) -> None:
-    for each in (*folder.rglob("*"), folder):  # a folder's own content is the names in it
-        if each.is_file() or each.is_dir():
-            sync(each)
 
 
 def sync(path: Path) -> None:

@@ -25,11 +25,9 @@ class Card:
     Attributes:
         name: words that all occur in PyTorch's name for it.
         teraflops: peak of dense 16-bit matrix products with 32-bit accumulation, in TFLOP/s.
-        gibibytes: memory.
-        gigabytes_per_second: memory bandwidth.
+        gigabytes_per_second: bandwidth of the memory.
         capability: CUDA compute capability.
-        published: published tokens per second of the paper's encoder in its authors' program, if
-            any.
+        published: tokens per second of the paper's encoder that were published, if any.
     """
 
     name: str
