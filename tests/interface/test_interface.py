@@ -26,7 +26,7 @@ from crammed.data.corpus import Corpus
 from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.files.locks import is_locked
-from crammed.interface import training
+from crammed.interface import asking, training
 from crammed.interface.asking import Tasks, configure, words_of
 from crammed.interface.lines import table_html
 from crammed.interface.results import Evaluation
@@ -91,7 +91,7 @@ def test_runs_of_several_threads_get_folders_of_their_own(
         crammed.run(overrides=TINY, data=text, budget="3updates", seed=seed)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(training, "configure", look)
+    monkeypatch.setattr(asking, "configure", look)
     monkeypatch.setattr(training, "run_everything", work)
     text = write_jsonl(tmp_path / "text.jsonl", documents(3))
     folders: list[Path] = []

@@ -8,61 +8,31 @@ on the device by the rules of `crammed.rules.sizing` are resolved before hashing
 Nothing here imports torch, so that data-preparation processes start fast.
 """
 
-from crammed.config.base import Names, PositiveFloat, PositiveInt, Section
-from crammed.config.corpus import (
-    CleanConfig,
-    DataConfig,
-    DownstreamConfig,
-    FileFormat,
-    MixConfig,
-    Ordering,
-    RepeatedConfig,
-    SourceConfig,
-    TextDocuments,
-    TokenizerConfig,
-)
-from crammed.config.finetuning import FinetuneConfig, Probe, Protocol
-from crammed.config.model import ModelConfig
-from crammed.config.optim import OptimConfig
-from crammed.config.run_config import RunConfig
-from crammed.config.training import (
-    BatchConfig,
-    ComputeConfig,
-    EarlyStop,
-    GradInitConfig,
-    LatestConfig,
-    MaskingConfig,
-    OrderConfig,
-    TrainConfig,
-)
-
-__all__ = [
-    "BatchConfig",
-    "CleanConfig",
-    "ComputeConfig",
-    "DataConfig",
-    "DownstreamConfig",
-    "EarlyStop",
-    "FileFormat",
-    "FinetuneConfig",
-    "GradInitConfig",
-    "LatestConfig",
-    "MaskingConfig",
-    "MixConfig",
-    "ModelConfig",
-    "Names",
-    "OptimConfig",
-    "OrderConfig",
-    "Ordering",
-    "PositiveFloat",
-    "PositiveInt",
-    "Probe",
-    "Protocol",
-    "RepeatedConfig",
-    "RunConfig",
-    "Section",
-    "SourceConfig",
-    "TextDocuments",
-    "TokenizerConfig",
-    "TrainConfig",
-]
+from crammed.config.base import Names as Names
+from crammed.config.base import PositiveFloat as PositiveFloat
+from crammed.config.base import PositiveInt as PositiveInt
+from crammed.config.base import Section as Section
+from crammed.config.corpus import CleanConfig as CleanConfig
+from crammed.config.corpus import DataConfig as DataConfig
+from crammed.config.corpus import DownstreamConfig as DownstreamConfig
+from crammed.config.corpus import FileFormat as FileFormat
+from crammed.config.corpus import MixConfig as MixConfig
+from crammed.config.corpus import Ordering as Ordering
+from crammed.config.corpus import RepeatedConfig as RepeatedConfig
+from crammed.config.corpus import SourceConfig as SourceConfig
+from crammed.config.corpus import TextDocuments as TextDocuments
+from crammed.config.corpus import TokenizerConfig as TokenizerConfig
+from crammed.config.finetuning import FinetuneConfig as FinetuneConfig
+from crammed.config.finetuning import Probe as Probe
+from crammed.config.finetuning import Protocol as Protocol
+from crammed.config.model import ModelConfig as ModelConfig
+from crammed.config.optim import OptimConfig as OptimConfig
+from crammed.config.run_config import RunConfig as RunConfig
+from crammed.config.training import BatchConfig as BatchConfig
+from crammed.config.training import ComputeConfig as ComputeConfig
+from crammed.config.training import EarlyStop as EarlyStop
+from crammed.config.training import GradInitConfig as GradInitConfig
+from crammed.config.training import LatestConfig as LatestConfig
+from crammed.config.training import MaskingConfig as MaskingConfig
+from crammed.config.training import OrderConfig as OrderConfig
+from crammed.config.training import TrainConfig as TrainConfig

@@ -17,15 +17,7 @@ from crammed.data.preparing.extension import extend as extend_corpus
 from crammed.data.tokenization.named import given_vocabulary
 from crammed.errors import InputError
 from crammed.files.folders import behind_links
-from crammed.interface.asking import (
-    Overrides,
-    Texts,
-    configure,
-    show_recipe,
-    shown_progress,
-    sources_of,
-    words_of,
-)
+from crammed.interface import asking
 from crammed.interface.results import Prepared
 from crammed.interface.turn import own_turn
 from crammed.planning.settling import device_of, settle
@@ -38,13 +30,13 @@ from crammed.terminal.progress import Progress
 @own_turn()
 def prepare(
     recipe: str | None = None,
-    overrides: Overrides = (),
+    overrides: asking.Overrides = (),
     *,
-    data: Texts = (),
+    data: asking.Texts = (),
     budget: str | Budget | None = None,
     out: File,
     work: File | None = None,
-    heldout: Texts = (),
+    heldout: asking.Texts = (),
     extend: File | None = None,
     fit: bool = False,
 ) -> Prepared:
@@ -64,19 +56,19 @@ def prepare(
     Raises:
         InputError: something given is wrong, or missing.
     """
-    asked, _, _ = configure(recipe, overrides, {}, budget, None, data, fit=fit)
+    asked, _, _ = asking.configure(recipe, overrides, {}, budget, None, data, fit=fit)
     folder = behind_links(Path(out))
     cache = None if work is None else Path(work)
     config = asked.config
-    with shown_progress() as progress:
+    with asking.shown_progress() as progress:
         if extend is not None:
-            _refuse_settings_of_its_own(words_of(overrides), bool(heldout), fit)
+            _refuse_settings_of_its_own(asking.words_of(overrides), bool(heldout), fit)
             base = Corpus(Path(extend))
             corpus = extend_corpus(base, config.data, folder, progress, config.compute, cache)
         else:
-            show_recipe(progress, asked)
+            asking.show_recipe(progress, asked)
             choose = _chooser(asked, progress)
-            held = sources_of(heldout, "--heldout")
+            held = asking.sources_of(heldout, "--heldout")
             corpus = driver.prepare(
                 config.data, config.tokenizer, folder, progress, config.compute, cache, choose, held
             )

@@ -24,19 +24,7 @@ from crammed.evaluation.evaluation import Request
 from crammed.files.folders import behind_links
 from crammed.files.writing import check_file
 from crammed.finetuned.keeping import keep
-from crammed.interface.asking import (
-    NO_DATA,
-    Overrides,
-    Tasks,
-    Texts,
-    compute_config,
-    configure,
-    refuse_twice,
-    shown_progress,
-    sources_of,
-    task_names,
-    words_of,
-)
+from crammed.interface import asking
 from crammed.interface.results import Decision, Embedder, Evaluation, FineTuned
 from crammed.interface.turn import own_turn
 from crammed.report.page import write_report
@@ -53,7 +41,7 @@ def evaluate(
     suite: File = "glue",
     *,
     data: File,
-    tasks: Tasks | None = None,
+    tasks: asking.Tasks | None = None,
     seeds: Seeds | None = None,
     protocol: File | None = None,
     untrained: bool = True,
@@ -87,14 +75,14 @@ def evaluate(
         check_file(Path(submission))
     request = replace(
         _request(model, suite, data, seeds, protocol, jobs, device, dtype),
-        tasks=None if tasks is None else tuple(task_names(tasks)),
+        tasks=None if tasks is None else tuple(asking.task_names(tasks)),
         into=None if into is None else Path(into),
         untrained=untrained,
         twins=None if untrained_in is None else Path(untrained_in),
         submission=None if submission is None else Path(submission),
         trust_remote_code=trust_remote_code,
     )
-    with shown_progress() as progress:
+    with asking.shown_progress() as progress:
         result = evaluation.evaluate(request, progress)
         _rewrite_report(Path(model), Path(result["folder"]), progress)
     return Evaluation(Path(result["folder"]), result)
@@ -117,7 +105,7 @@ def _request(
         seeds=seeds,
         protocol=None if protocol is None else str(protocol),
         jobs=jobs,
-        compute=compute_config(device, dtype),
+        compute=asking.compute_config(device, dtype),
     )
 
 
@@ -136,7 +124,7 @@ def _compute_section(words: list[str], device: str, dtype: str) -> dict[str, Any
     """What options decide about where models train."""
     chosen = {k: v for k, v in (("device", device), ("dtype", dtype)) if v != "auto"}
     for name in chosen:
-        refuse_twice(words, f"--{name}", f"compute.{name}", given=True)
+        asking.refuse_twice(words, f"--{name}", f"compute.{name}", given=True)
     return {"compute": chosen} if chosen else {}
 
 
@@ -148,12 +136,12 @@ _OF_BOTH = re.compile(r"(data|batch|compute|train\.divergence)[.=]")
 def decide(
     model: File,
     recipe: str | None = None,
-    overrides: Overrides = (),
+    overrides: asking.Overrides = (),
     *,
-    data: Texts,
+    data: asking.Texts,
     suite: File,
     tasks_data: File,
-    tasks: Tasks | None = None,
+    tasks: asking.Tasks | None = None,
     task_adaptive: bool = False,
     budget: str | Budget | None = None,
     seed: int | None = None,
@@ -180,11 +168,11 @@ def decide(
     original = Original.find(str(model))
     request = replace(
         _request(model, suite, tasks_data, seeds, protocol, jobs, device, dtype),
-        tasks=None if tasks is None else tuple(task_names(tasks)),
+        tasks=None if tasks is None else tuple(asking.task_names(tasks)),
         untrained=False,
     )
     folder = behind_links(Path(out))
-    runs, words = deciding.places(folder), words_of(overrides)
+    runs, words = deciding.places(folder), asking.words_of(overrides)
     both = [*filter(_OF_BOTH.match, words)]
     if task_adaptive and request.tasks is not None:
         raise InputError(
@@ -194,13 +182,15 @@ def decide(
     texts = TaskTexts.of(request.suite, request.data) if task_adaptive else None
     other = partial(ask_for, original, tasks=texts)
     fixed = _compute_section(words, device, dtype)
-    scratch, _, _ = configure(recipe, words, fixed, budget, seed, data, out=runs[SCRATCH])
+    scratch, _, _ = asking.configure(recipe, words, fixed, budget, seed, data, out=runs[SCRATCH])
     equal = scratch.config.budget.limit
-    adapting, _, _ = configure(None, both, fixed, equal, seed, data, out=runs[ADAPTED], ask=other)
+    adapting, _, _ = asking.configure(
+        None, both, fixed, equal, seed, data, out=runs[ADAPTED], ask=other
+    )
     for each in (scratch, adapting):
         refuse_too_little(each.nominally())
         check_text(each.config.data)
-    with shown_progress() as progress:
+    with asking.shown_progress() as progress:
         result = deciding.decide(scratch, adapting, Adaptation(original), request, folder, progress)
     return Decision(folder, result)
 
@@ -239,7 +229,7 @@ def finetune(
         trust_remote_code=trust_remote_code,
     )
     kept = Path(out)
-    with shown_progress() as progress:
+    with asking.shown_progress() as progress:
         result = keep(request, behind_links(kept), progress)
     return FineTuned(Path(result["folder"]), result, kept.absolute())
 
@@ -249,7 +239,7 @@ def finetune(
 def embed(
     model: File,
     *,
-    data: Texts,
+    data: asking.Texts,
     out: File,
     budget: str | Budget = "10m",
     partners: str = "neighbours",
@@ -279,15 +269,15 @@ def embed(
     Raises:
         InputError: something given is wrong, or missing.
     """
-    if not (sources := sources_of(data)):
-        raise InputError(NO_DATA)
+    if not (sources := asking.sources_of(data)):
+        raise InputError(asking.NO_DATA)
     limit = Budget.parse(budget) if isinstance(budget, str) else budget
     if partners not in get_args(Partners):
         raise InputError(no_such("partners", partners, get_args(Partners)))
     tuning = Tuning(limit, cast(Partners, partners), batch, length, seed)
     rated = None if pairs is None else Path(pairs)
-    kept, compute = Path(out), compute_config(device, dtype)
-    with shown_progress() as progress:
+    kept, compute = Path(out), asking.compute_config(device, dtype)
+    with asking.shown_progress() as progress:
         result = make(
             str(model),
             sources,

@@ -14,16 +14,7 @@ from crammed.budget import Budget
 from crammed.config.arguments import File, checked
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
-from crammed.interface.asking import (
-    Overrides,
-    Tasks,
-    Texts,
-    absolute_source,
-    configure,
-    show_recipe,
-    shown_progress,
-    task_names,
-)
+from crammed.interface import asking
 from crammed.interface.results import Run
 from crammed.interface.turn import own_turn
 from crammed.machine.device import Device, choose_kind
@@ -49,15 +40,15 @@ from crammed.training.update.memory import refuse_too_large
 @own_turn()
 def run(
     recipe: str | None = None,
-    overrides: Overrides = (),
+    overrides: asking.Overrides = (),
     *,
-    data: Texts = (),
+    data: asking.Texts = (),
     corpus: File | None = None,
     budget: str | Budget | None = None,
     suite: File = "glue",
     tasks_data: File | None = None,
     glue: File | None = None,
-    tasks: Tasks | None = None,
+    tasks: asking.Tasks | None = None,
     seed: int | None = None,
     out: File | None = None,
     fit: bool = False,
@@ -89,10 +80,10 @@ def run(
     given = _given_tasks(str(suite), tasks_data, glue)
     notes: list[str] = []
     if tasks is not None:
-        fixed["finetune"] = {"tasks": task_names(tasks)}
+        fixed["finetune"] = {"tasks": asking.task_names(tasks)}
     elif given is not None:
         fixed["finetune"] = {"tasks": given.all_names(notes.append)}
-    asked, opened, path = configure(
+    asked, opened, path = asking.configure(
         recipe, overrides, fixed, budget, seed, data, corpus, fit=fit, out=out, last="report.html"
     )
     assert path is not None
@@ -101,8 +92,8 @@ def run(
     vocab = known[0] or config.tokenizer.vocab_size
     refuse_too_large(config, vocab, choose_kind(config.compute, []))  # before preparing
     refuse_too_little(config, *known)
-    with shown_progress() as progress:
-        show_recipe(progress, asked)
+    with asking.shown_progress() as progress:
+        asking.show_recipe(progress, asked)
         for line in (f"run  {path}", *notes):
             progress.line(line)
         run_everything(asked, path, _path(corpus), given, progress)
@@ -123,7 +114,7 @@ def _given_tasks(suite: str, data: File | None, glue: File | None) -> GivenTasks
 @own_turn()
 def pretrain(
     recipe: str | None = None,
-    overrides: Overrides = (),
+    overrides: asking.Overrides = (),
     *,
     corpus: File,
     budget: str | Budget | None = None,
@@ -138,7 +129,7 @@ def pretrain(
     """
     if out is None and world_size() > 1:
         raise InputError("several processes need a common run directory: --out RUN_DIR")
-    asked, opened, path = configure(
+    asked, opened, path = asking.configure(
         recipe, overrides, {}, budget, seed, (), corpus, fit=fit, out=out, last="summary.json"
     )
     assert opened is not None
@@ -148,8 +139,8 @@ def pretrain(
     device = device_of(rough, opened.rows, path)
     with joined_group(device) as group:
         if group is None or group.rank == 0:
-            with shown_progress() as progress:
-                show_recipe(progress, asked)
+            with asking.shown_progress() as progress:
+                asking.show_recipe(progress, asked)
                 _lead(asked, opened, path, device, progress, group)
             return Run(path)
         config = told(asked, group).config
@@ -187,9 +178,9 @@ def _lead(
 @own_turn()
 def adapt(
     model: File,
-    overrides: Overrides = (),
+    overrides: asking.Overrides = (),
     *,
-    data: Texts = (),
+    data: asking.Texts = (),
     corpus: File | None = None,
     replay: str | None = None,
     old_text: File | None = None,
@@ -219,7 +210,7 @@ def adapt(
     original = Original.find(str(model))
     mixed = _replay(replay, corpus)
     tasks = _task_texts(task_adaptive, tasks_data, corpus)
-    read = partial(configure, None, overrides, {}, budget, seed, data, corpus)
+    read = partial(asking.configure, None, overrides, {}, budget, seed, data, corpus)
     ask = partial(ask_for, replay=mixed, tasks=tasks)
     if new_words is not None:
         if corpus is not None and str(new_words).isdecimal():
@@ -234,9 +225,9 @@ def adapt(
     if opened is not None:
         original.check_corpus(opened)
     refuse_too_little(asked.config, None, None if opened is None else opened.rows)
-    old = None if old_text is None else absolute_source(str(old_text), "--old-text")
-    with shown_progress() as progress:
-        show_recipe(progress, asked)
+    old = None if old_text is None else asking.absolute_source(str(old_text), "--old-text")
+    with asking.shown_progress() as progress:
+        asking.show_recipe(progress, asked)
         progress.line(f"run  {path}")
         adaptation = Adaptation(original, old)
         run_everything(asked, path, _path(corpus), None, progress, adaptation)
@@ -249,7 +240,7 @@ def _replay(words: str | None, corpus: File | None) -> Replay | None:
     if corpus is not None:
         raise InputError("--replay mixes text while it is prepared: name the text with --data")
     given = Replay.parse(words)
-    return Replay(absolute_source(given.path, "--replay"), given.share)
+    return Replay(asking.absolute_source(given.path, "--replay"), given.share)
 
 
 def _task_texts(suite: File | None, data: File | None, corpus: File | None) -> TaskTexts | None:
