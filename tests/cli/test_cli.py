@@ -13,7 +13,7 @@ import pytest
 from crammed.cli.app import _spread_data, app
 from crammed.doctor import TINY
 from crammed.study.spec.arms import study_names
-from support.command import crammed, python
+from support.command import crammed, prepared, python
 from support.tasks import write_task
 from support.text import documents, write_jsonl
 
@@ -222,14 +222,12 @@ def test_wrong_data_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_line_and_costs_no_finished_work(tmp_path: Path) -> None:
     """The held-out documents are written to a device that is always full."""
     text = write_jsonl(tmp_path / "text.jsonl", documents(600))
-    script = (
+    full = (
         "import crammed.data.preparing.driver as p, pathlib\n"
         "old = p.write_gzip\n"
-        "p.write_gzip = lambda path, chunks: old(pathlib.Path('/dev/full'), chunks)\n"
-        "from crammed.cli.app import main\n"
-        "main()\n"
+        "p.write_gzip = lambda path, chunks: old(pathlib.Path('/dev/full'), chunks)"
     )
-    done = python("-c", script, "run", *SMALL, "--data", text, "--out", tmp_path / "run")
+    done = python(*prepared(full), "run", *SMALL, "--data", text, "--out", tmp_path / "run")
     assert done.returncode == 2, done.stderr
     last = done.stderr.splitlines()[-1]
     assert "the disk is full" in last
@@ -270,16 +268,14 @@ def test_an_interrupt_that_a_library_disguises_is_one_line() -> None:
 
 
 def test_a_disk_that_fails_anywhere_is_one_line() -> None:
-    script = (
+    failing = (
         "import errno, pathlib\n"
         "import crammed.rules.recipe\n"  # importing reads files of other packages
         "def fail(path, *_):\n"
         "    raise OSError(errno.EIO, 'Input/output error', str(path))\n"
-        "pathlib.Path.read_text = fail\n"
-        "from crammed.cli.app import main\n"
-        "main()\n"
+        "pathlib.Path.read_text = fail"
     )
-    done = python("-c", script, "recipes", "crammed")
+    done = python(*prepared(failing), "recipes", "crammed")
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
     assert "crammed.yaml: Input/output error; check the disk" in line

@@ -132,7 +132,7 @@ def test_when_nobody_reads_the_process_is_hung_up(ignored: bool) -> None:
 
 def test_a_full_disk_takes_progress_but_not_the_work() -> None:
     with open("/dev/full", "w", buffering=1) as full, Progress(full) as progress:
-        assert list(progress.track("work", range(3))) == [0, 1, 2]
+        assert list(progress.track("work", range(3), unit="row")) == [0, 1, 2]
 
 
 def test_names_do_not_act_on_the_terminal() -> None:

@@ -188,17 +188,13 @@ class Progress:
         task.close()
 
     def track(
-        self,
-        label: str,
-        items: Iterable[T],
-        total: float | None = None,
-        unit: str = "",
+        self, label: str, items: Iterable[T], total: float | None = None, *, unit: str
     ) -> Iterator[T]:
         """Yield the items, showing how many are done so far."""
         with self.task(label, total) as task:
             for done, item in enumerate(items, 1):
                 yield item
-                task.update(done, counted(done, unit) if unit else f"{done:,}")
+                task.update(done, counted(done, unit))
 
 
 SILENT = Progress(None)
