@@ -51,8 +51,7 @@ class Protocol(Section):
     """Of the encoder and of what is trained with it, whatever a model's own configuration says.
     ``by-width`` is `dropout_at` the model's width."""
     max_length: Annotated[Size, Field(ge=8)] = 128
-    """Maximum tokens in a sequence, special ones included; a model's own limit applies if it is
-    lower."""
+    """Maximum tokens in a sequence, special ones included, unless a model's own limit is lower."""
     pairs: Annotated[Literal["joint", "apart", "by-width"], Later()] = "joint"
     """How two texts that have a label together are read: ``joint``, as one sequence with the
     model's own classifier, or ``apart``, as a sequence each, with a linear layer that compares

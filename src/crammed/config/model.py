@@ -85,8 +85,7 @@ class ModelConfig(Section):
     """Whether the decoder is the table of token embeddings, or has a table of its own."""
     decoder_bias: bool = False
     decoder_bias_start: Literal["zero", "log-frequency"] = "zero"
-    """Initial biases of the decoder: 0, or the logarithm of each token's share of the corpus, so
-    that an untrained model predicts frequencies."""
+    """Initial biases of the decoder: 0, or the logarithm of each token's share of the corpus."""
     attention_start: Literal["random", "neighbours", "neighbours-first"] = "random"
     """Initial biases of queries and keys: 0, or values that make each head look at one of the
     neighbouring tokens, in all layers or in the first."""
@@ -121,14 +120,12 @@ class ModelConfig(Section):
     """Initialisation of the layers' matrices: normal with `init_std`, scaled by a rule of width and
     depth, or orthogonal (`crammed.model.matrices`). Embeddings keep `init_std`."""
     zero_outputs: bool = False
-    """Start the last product of every block at zero, so that every pre-norm layer starts as the
-    identity."""
+    """Start the last product of each block at 0, so that pre-norm layers begin as the identity."""
     pooling: Literal["first", "mean", "max", "log-sum-exp"] = "first"
     """What stands for a text where it is classified: the hidden state of its first token, or a
     function of those of all its tokens, special ones included."""
     classifier: Literal["pooler", "head-transform"] = "pooler"
-    """What stands between that and the classifier: a dense layer and tanh, or the transform of the
-    masked-language-model head."""
+    """What is before the classifier: a dense layer and tanh, or the transform of the MLM head."""
     pooler_width: Size | None = 1024
     """Width of the pooler's dense layer; null takes `width`."""
 

@@ -221,9 +221,8 @@ class TrainConfig(Section):
     """Cut rows into shorter ones at first, of half the length for each of these shares of the run
     that is still to come: with ``[0.9, 0.9]``, quarters until 90 % of the run."""
     grow_at: Annotated[tuple[OpenFraction, ...], Field(strict=False), Later()] = ()
-    """Progress of training at which the number of layers in use doubles, up to `model.layers`: the
-    new layers begin as copies of those below. Held-out losses until then are those of the shallower
-    model."""
+    """Progress of training at which the layers in use double, up to `model.layers`, by copies of
+    those below. Held-out losses until then are those of the shallower model."""
     drop_tokens: Annotated[OpenFraction, Later()] = 0.0
     """Share of the tokens that the middle layers leave out; none of those that are predicted."""
     learned_passes: Annotated[Size | None, Later()] = None
@@ -251,8 +250,7 @@ class ComputeConfig(Section):
     loss in float32 updates that are not compiled; `compiler` computes as the first versions did. A
     run that is resumed with `auto` keeps what it began with."""
     recompute: Literal["auto", "on", "off"] = "auto"
-    """Recompute the layers' activations in the backward pass instead of keeping them; `auto` does
-    so where memory is short."""
+    """Recompute activations in the backward pass; `auto` does so where memory is short."""
     microbatch_rows: Size | None = None
     """Rows of one forward and backward pass; null leaves it to the device."""
     threads: Workers | None = None
