@@ -51,9 +51,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run may spend: so many seconds, tokens, updates or training FLOPs.
+    """What a run may spend, parsed once on entry to the program.
 
-    Configurations save its text as typed.
+    Attributes:
+        limit: seconds, tokens, updates or training FLOPs, depending on `kind`.
+        text: the budget as typed; configurations save this.
     """
 
     kind: BudgetKind
@@ -85,7 +87,11 @@ class Budget:
         return budget
 
     def times(self, factor: float) -> Budget:
-        """This budget times `factor`, in whole updates if it counts those; raises as `parse`."""
+        """This budget times `factor`; a budget of updates is rounded to whole updates.
+
+        Raises:
+            InputError: the result is zero, or more than any machine could spend.
+        """
         if factor == 1.0:
             return self
         limit = round(self.limit * factor) if self.kind == "updates" else self.limit * factor
@@ -140,7 +146,9 @@ class Limits:
 class Ledger:
     """Books every second since its creation to one account: that of the innermost open context.
 
-    The accounts in `charge` count against a time budget.
+    Args:
+        charge: the accounts that count against a time budget.
+        clock: returns seconds and never goes backwards; tests and forecasts supply their own.
     """
 
     def __init__(self, charge: Iterable[Account], clock: Clock = time.monotonic) -> None:

@@ -10,7 +10,11 @@ _MEANT = {"gpu": "cuda"}
 
 
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """``did you mean crammed-2022? `` if a known name is close, otherwise an empty string."""
+    """``did you mean crammed-2022? `` if a known name is close, otherwise an empty string.
+
+    Args:
+        prefix: put before the suggestion, such as ``hub:``.
+    """
     names = {each.lower(): each for each in known}
     near = difflib.get_close_matches(_MEANT.get(name.lower(), name.lower()), names, 1)
     return f"did you mean {prefix}{names[near[0]]}? " if near else ""

@@ -12,6 +12,10 @@ def key(seed: int, purpose: str, index: int = 0) -> int:
 
 
 def uniform(text: str, digest_size: int = 8) -> float:
-    """A uniform number from 0 to 1, the same on every machine: a BLAKE2b digest of the text."""
+    """A uniform number from 0 to 1 that depends only on the text, the same on every machine.
+
+    Args:
+        digest_size: bytes of the BLAKE2b digest that is read as a fraction.
+    """
     digest = hashlib.blake2b(text.encode(), digest_size=digest_size).digest()
     return int.from_bytes(digest, "big") / (1 << 8 * digest_size)

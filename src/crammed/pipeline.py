@@ -54,7 +54,11 @@ class GivenTasks:
 
     @classmethod
     def of(cls, suite: str, data: str) -> GivenTasks:
-        """A suite that fine-tunes, by its name or file, and its folder, or ``hub``."""
+        """A suite by its name or file, and its folder, or ``hub``.
+
+        Raises:
+            InputError: there is no such suite that fine-tunes, or its file is faulty.
+        """
         if suite in WITHOUT_FINETUNING:
             raise InputError(
                 f"nothing is fine-tuned on {suite}: name it once the run has finished, with "

@@ -16,7 +16,12 @@ UsageError = cast(type[Exception], typer.BadParameter.__base__)
 
 
 def in_one_line(error: Any, verb: str) -> str:
-    """What a `UsageError` says, and where to read what to type instead; some know no verb."""
+    """What is wrong, and where to read what to type instead.
+
+    Args:
+        error: a `UsageError`.
+        verb: the verb that was typed, for errors that do not know it.
+    """
     context, kind = error.ctx, type(error).__name__
     path = f"crammed {verb}" if context is None else str(context.command_path)
     message = str(error.format_message()).rstrip(".")

@@ -160,10 +160,13 @@ def read_section(
     section: type[S],
     defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> S:
-    """The section in a built-in YAML file or one of the user's; raises as `read_yaml`, `validated`.
+    """The section in a built-in YAML file or one of the user's, found as `read_yaml` finds it.
 
     Args:
         defaults: values of keys that the file may leave out.
+
+    Raises:
+        InputError: no such file, or faults in it, a line each.
     """
     return validated(section, {**defaults, **read_yaml(kind, name, folder)}, f"{kind} {name}")
 

@@ -74,7 +74,13 @@ class Collocations:
 
 
 def collocations_of(rows: Tensor, begins: Tensor, specials: Sequence[int]) -> Collocations:
-    """The groups in rows of token ids, [R, S]; the ids of `specials` are in none."""
+    """The groups of a text.
+
+    Args:
+        rows: [R, S] token ids.
+        begins: as in `Collocations`.
+        specials: ids that are in no group.
+    """
     sizes = range(1, min(LONGEST, rows.shape[1]) + 1)
     known = [torch.unique(hashes(rows, size), return_counts=True) for size in sizes]
     ordinary = torch.isin(rows, torch.tensor(specials), invert=True)

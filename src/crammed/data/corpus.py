@@ -225,7 +225,14 @@ class RowStream:
     """
 
     def __init__(self, corpus: Corpus, seed: int, order: OrderConfig | None = None) -> None:
-        """Begin with the first epoch; without `order`, each epoch has another random one."""
+        """Begin with the first epoch.
+
+        Args:
+            order: None for a random order, shuffled again for every epoch.
+
+        Raises:
+            InputError: the corpus does not store that order.
+        """
         self._corpus = corpus
         self._seed = seed
         self._config = order or OrderConfig()

@@ -24,7 +24,11 @@ Item = TypeVar("Item")
 
 
 def send(corpus: Corpus, address: str, progress: Progress) -> None:
-    """Copy a corpus to an address; its manifest comes last, so that nothing else is a corpus."""
+    """Copy a corpus to an address; its manifest comes last, so what is there is complete or none.
+
+    Raises:
+        InputError: the corpus is damaged, another one is there, or the address cannot be written.
+    """
     shown = without_secrets(address)
     target = Remote.at(address.rstrip("/"))
     there = target.file(_MANIFEST)
@@ -44,7 +48,11 @@ def send(corpus: Corpus, address: str, progress: Progress) -> None:
 
 
 def receive(address: str, out: Path, progress: Progress) -> Corpus:
-    """Copy the corpus at an address to the folder `out`, and compare it with its hashes."""
+    """Copy the corpus at an address to the folder `out`, and compare it with its hashes.
+
+    Raises:
+        InputError: `out` is in use, or there is no intact corpus at the address.
+    """
     shown = without_secrets(address)
     check_vacant(out, "folder")
     source = Remote.at(address.rstrip("/"))

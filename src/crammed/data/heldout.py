@@ -65,12 +65,20 @@ class HeldoutRows:
 
 
 def heldout_texts(file: Path) -> Iterator[str]:
-    """The documents of a file of JSON lines, compressed or not."""
+    """The documents of a JSON-lines file with a field ``text``, compressed or not.
+
+    Raises:
+        InputError: the file is unreadable or not of that form.
+    """
     return (text for text, _ in heldout_documents(file))
 
 
 def heldout_documents(file: Path) -> Iterator[tuple[str, str | None]]:
-    """As `heldout_texts`, each with the name in its field ``source``, if it has one."""
+    """As `heldout_texts`, each with the name in its field ``source``, if it has one.
+
+    Raises:
+        InputError: the file is unreadable or not of that form.
+    """
     for place, record in json_records(File(file, str(file))):
         text, source = record.get("text"), record.get("source")
         if not isinstance(text, str):
@@ -79,7 +87,14 @@ def heldout_documents(file: Path) -> Iterator[tuple[str, str | None]]:
 
 
 def text_bytes(characters: int, file: Path) -> float:
-    """About how many bytes of UTF-8 so many characters take, by the documents held out of them."""
+    """About how many bytes of UTF-8 a text takes, estimated from the documents held out of it.
+
+    Args:
+        characters: length of the text.
+
+    Raises:
+        InputError: the file is unreadable or not of that form.
+    """
     sampled = "".join(islice(heldout_texts(file), _SAMPLED_DOCUMENTS))
     return characters * len(sampled.encode()) / max(1, len(sampled))
 
@@ -91,6 +106,9 @@ def heldout_rows(
 
     Args:
         framed: whether [SEP] ends each document, as in the rows that the model is trained on.
+
+    Raises:
+        InputError: as for `cut_rows`, or the tokenizer lacks special tokens.
     """
     sep = Specials.of(tokenizer).sep if framed else None
     encode = tokenizer.encode_batch_fast
@@ -100,7 +118,11 @@ def heldout_rows(
 
 
 def rows_of_corpus(corpus: Corpus, most_rows: int) -> HeldoutRows:
-    """The rows of a corpus's held-out documents, ended by [SEP] as its training documents are."""
+    """The rows of a corpus's held-out documents, ended by [SEP] as its training documents are.
+
+    Raises:
+        InputError: as for `heldout_rows`.
+    """
     framed = corpus.manifest.get("data", {}).get("sep", True)  # older corpora do not say
     return heldout_rows(
         corpus.tokenizer, corpus.heldout, most_rows, corpus.row_length, framed=framed

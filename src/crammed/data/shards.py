@@ -129,7 +129,12 @@ DOCUMENT_FILES = ("documents.arrow", "digests.npy", "lengths.npy")
 def write_documents(
     block: Path, texts: Sequence[bytes], lengths: Sequence[int]
 ) -> NDArray[np.uint64]:
-    """Write a block's cleaned texts, in UTF-8, and their characters; returns digests, [n, 2]."""
+    """Write a block's cleaned documents; returns their digests, [n, 2].
+
+    Args:
+        texts: in UTF-8.
+        lengths: their characters.
+    """
     _write_texts(shard_file(block, "documents.arrow"), strings(texts))
     digests = _as_integers(map(_digest, texts))
     order = np.lexsort((digests[:, 1], digests[:, 0]))

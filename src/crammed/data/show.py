@@ -20,7 +20,11 @@ _LONG_ROW = 512
 
 
 def describe_corpus(corpus: Corpus) -> list[tuple[str, list[str]]]:
-    """The content of the manifest, as pairs of a label and lines."""
+    """The content of the manifest, as pairs of a label and lines.
+
+    Raises:
+        InputError: the manifest is damaged.
+    """
     with _damage(corpus):
         manifest = corpus.manifest
         heldout = manifest["heldout"]

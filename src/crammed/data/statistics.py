@@ -89,7 +89,11 @@ class Statistics:
         return cls(**read)
 
     def summary(self, unknown: int) -> dict[str, Any]:
-        """What the manifest holds, given the id of [UNK]; histograms are lists of counts."""
+        """What the manifest holds; histograms are lists of counts.
+
+        Args:
+            unknown: id of [UNK].
+        """
         return {
             "document_tokens": self.document_tokens.tolist(),
             "document_characters": self.document_characters.tolist(),

@@ -32,13 +32,20 @@ _OFFICIAL = (67, 1000)  # paradigms, and pairs in each
 def blimp_score(
     backbone: Backbone, path: Path, device: torch.device, progress: Progress = SILENT
 ) -> dict[str, Any]:
-    """Score an encoder on data as `read_pairs` takes it; all shares are in percent.
+    """Score an encoder; all shares are in percent.
+
+    Args:
+        path: the data, see `read_pairs`.
 
     Returns:
         ``pairs`` and ``paradigms``, how many there are; ``official``, whether they are all of
         BLiMP; ``blimp``, the mean over paradigms, with its 95 % bootstrap ``interval`` over pairs;
         and the shares of correct pairs by field, phenomenon and paradigm, in ``fields``,
         ``phenomena`` and ``paradigm``.
+
+    Raises:
+        InputError: the data cannot be read, a sentence is longer than the model allows, or the
+            model has no masked-language-model head or no mask token.
     """
     pairs = read_pairs(path)
     sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad)]

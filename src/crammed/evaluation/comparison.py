@@ -47,7 +47,11 @@ class Comparison:
 
 
 def check_other(a: Path, b: Path, suite: str) -> None:
-    """Check, before A is evaluated, that B is another folder and holds scores of the suite."""
+    """Check that B can be compared with, before A is evaluated.
+
+    Raises:
+        InputError: B holds no scores of the suite, or is the folder of A.
+    """
     if a.resolve() == b.resolve():
         raise InputError(f"A and B are both {a}: name two different evaluation folders")
     if suite in WITHOUT_FINETUNING:
@@ -56,7 +60,11 @@ def check_other(a: Path, b: Path, suite: str) -> None:
 
 
 def compare_models(a: Path, b: Path, suite: str) -> Comparison:
-    """Compare the scores of a suite in two evaluation folders, one by one."""
+    """Compare the scores of a suite in two evaluation folders, one by one.
+
+    Raises:
+        InputError: a folder holds no scores of the suite, or both are the same folder.
+    """
     check_other(a, b, suite)
     loaded = load_suite(suite)
     one, other = (_scores_of(loaded, folder) for folder in (a, b))

@@ -38,12 +38,11 @@ class Trained(Protocol):
 def fill_mask_examples(final: Trained, heldout: Path, device: Device) -> list[dict[str, Any]]:
     """Mask one word in a sentence of each of the first `EXAMPLES` suitable held-out documents.
 
-    In scripts that put no spaces between words, the word may be a part of one.
+    Args:
+        heldout: JSON lines with a field ``text``.
 
     Returns:
-        for each ``before``, ``word`` and ``after``, the word and the text around it; ``guesses``,
-        the five best as (token, probability); ``rank``, that of the correct token in the whole
-        vocabulary, from 1; and ``exact``, that the text holds the white space around the word.
+        each `Example` as a dictionary.
     """
     model = final.masked_lm(device.torch)
     specials = Specials.of(final.tokenizer)

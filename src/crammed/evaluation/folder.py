@@ -46,11 +46,14 @@ ELSEWHERE = "choose another folder with --into"
 
 
 def default_folder(model: str, protocol: str | Protocol | None) -> Path:
-    """The folder for a model's scores if none is given, which must not be a link.
+    """The folder for a model's scores if none is given.
 
     Args:
         model: a run directory, a Hugging Face folder or a name on the hub.
-        protocol: only a protocol that was named, or its file, has a folder of its own.
+        protocol: name or file of the protocol, if one was given; others do not count.
+
+    Raises:
+        InputError: it is a link.
     """
     suffix = f"-{Path(protocol).stem}" if isinstance(protocol, str) else ""
     if has_trained_model(Path(model)):
@@ -144,8 +147,14 @@ class EvaluationFolder:
     def threads(self, usual: int) -> int | None:
         """CPU threads of each fine-tuning job in this folder: the same bits need the same number.
 
-        It is `usual` if nothing has been fine-tuned yet, and None if an older version has
-        fine-tuned here without keeping to a number.
+        Args:
+            usual: what to keep to from now on, if nothing has been fine-tuned yet.
+
+        Returns:
+            None if an older version has fine-tuned here without keeping to a number.
+
+        Raises:
+            InputError: the number in ``evaluation.json`` is none.
         """
         described = self.path / "evaluation.json"
         found = read_json(described) or {}
@@ -289,14 +298,22 @@ def _are_scores(found: dict[str, Any]) -> bool:
 
 
 def read_told(folder: Path, suite: str, name: str) -> Told | None:
-    """How the median seed tells classes; None in older evaluations."""
+    """How the median seed tells classes; None in older evaluations.
+
+    Raises:
+        InputError: the file is damaged.
+    """
     file = _named(folder, f"told/{suite}/{name}.json")
     values = read_json(file)
     return None if values is None else validated(Told, values, str(file))
 
 
 def read_gold(folder: Path, suite: str, name: str) -> tuple[Rows, dict[str, Any]]:
-    """What `EvaluationFolder.save_gold` saved: rows without their texts, and their description."""
+    """What `EvaluationFolder.save_gold` saved: rows without their texts, and their description.
+
+    Raises:
+        InputError: the file is missing.
+    """
     arrays, about = _required(_named(folder, f"gold/{suite}/{name}.npz"))
     count = len(arrays["labels"]) * about["choices"]
     texts = [("",) * n for n in arrays["counts"].tolist()] or [("",)] * count
@@ -311,8 +328,10 @@ def read_outputs(
     """The outputs for every split of the model fine-tuned with one seed.
 
     Args:
-        key: of the job that the labels were saved with, which must be that of the outputs; None if
-            an older version saved them.
+        key: of the job that the labels were saved with; None if an older version saved them.
+
+    Raises:
+        InputError: the file is missing, or of another job than the labels.
     """
     outputs, about = _required(outputs_file(folder, suite, task, seed, trained=True))
     if key is not None and about.get("key") != key:
@@ -331,9 +350,13 @@ def outputs_file(folder: Path, suite: str, task: str, seed: int, *, trained: boo
 
 
 def submission_key(file: str, sha256: str) -> str:
-    """The key of the outputs for the rows, with this digest, of a leaderboard's file.
+    """The key of the outputs for the rows of a leaderboard's file.
 
-    Outputs for other rows do not count as finished, and are never combined with these.
+    It depends on the rows: if they have changed, the outputs for the old rows do not count as
+    finished, and are never combined with the new rows.
+
+    Args:
+        sha256: digest of the rows.
     """
     return f"test/{file}/{sha256[:16]}"
 

@@ -43,6 +43,10 @@ def heldout_score(
         documents are framed, `document_loss` return, ``by_position@0.15``, the list from
         `loss_by_position`, and ``by_source`` from `loss_by_source` if the documents are from
         several sources.
+
+    Raises:
+        InputError: the file is not in that format or is shorter than one row, or the encoder cannot
+            take rows of this length or has no masked-language-model head, mask token or separator.
     """
     length = min(_LENGTH, backbone.max_length) if length is None else length
     check_length(length, backbone)

@@ -42,6 +42,9 @@ def linear_scores(task: Task, data: TaskData) -> dict[str, float]:
 
     It is trained on at most `MOST_ROWS` training rows, on fewer if there are thousands of labels. A
     score that is undefined is left out, and so are all if no text has a word.
+
+    Raises:
+        InputError: scikit-learn is not installed.
     """
     if task.kind == "tokens":
         return {}

@@ -13,13 +13,27 @@ from crammed.runs.directory import read_config
 
 
 def load_protocol(name: str) -> Protocol:
-    """Load a built-in protocol by name, or the user's own by the path of its .yaml file."""
+    """Load a built-in protocol by name, or the user's own by the path of its .yaml file.
+
+    Raises:
+        InputError: there is no such protocol, or it is invalid.
+    """
     built_in = resources.files("crammed") / "evaluation" / "protocols"
     return read_section("protocol", name, built_in, Protocol)
 
 
 def protocol_for(model: str, named: str | Protocol | None, seeds: int | None) -> Protocol:
-    """The protocol that was named; otherwise a run's own; otherwise the paper's."""
+    """The protocol that was named; otherwise a run's own; otherwise the paper's.
+
+    Args:
+        model: a run directory, a Hugging Face folder or a name on the hub.
+        named: a protocol, or its name or file, if one was given.
+        seeds: number of fine-tuning seeds, if it was given.
+
+    Raises:
+        InputError: as `load_protocol`, or the run's configuration cannot be read, or a probe is
+            to have several seeds.
+    """
     if isinstance(named, Protocol):
         protocol = named
     elif named is not None:

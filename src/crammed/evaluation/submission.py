@@ -28,10 +28,16 @@ Answer = str | float | list[str]
 def submit(
     folder: EvaluationFolder, suite: Suite, scores: Mapping[str, Any], out: Path
 ) -> list[str]:
-    """Write the test-split predictions of each task's median seed, as `write_submission` does.
+    """Write the test-split predictions of each task's median-scoring seed.
 
     Args:
         scores: the suite's scores as JSON, ``{"tasks", "means"}``.
+
+    Returns:
+        what the submission lacks, as `write_submission` returns it.
+
+    Raises:
+        InputError: predictions are missing from the folder, or `out` cannot be written.
     """
     predicted: dict[str, tuple[Sequence[Any], NDArray[np.floating[Any]]]] = {}
     labels: dict[str, Sequence[str]] = {}
@@ -62,6 +68,9 @@ def write_submission(
     Returns:
         what the submission lacks: files without predictions, and files whose number of rows is not
         the official one, which are written anyway.
+
+    Raises:
+        InputError: `out` is a folder or cannot be written.
     """
     if out.is_dir():
         raise InputError(f"{out} is a folder: name the .zip file to write")

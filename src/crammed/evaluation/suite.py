@@ -126,6 +126,9 @@ class SuiteEvaluator:
         """Fine-tune the model of one seed as `evaluate` has, and write its weights to a file.
 
         Its outputs go beside the weights, as ``.npz``. With folds, it is trained on all rows.
+
+        Raises:
+            InputError: the task cannot be read, or fine-tuning fails.
         """
         read = given.get(task.name) or read_task(task, data, suite, test=False)
         with scratch_folder() as scratch:
@@ -339,7 +342,11 @@ def first_score(task: Task, scores: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def median_seed(score: Mapping[str, Any]) -> int:
-    """The seed, from 0, with the median score; with an even number, the lower of the middle two."""
+    """The seed, from 0, with the median score; with an even number, the lower of the middle two.
+
+    Raises:
+        TaskFailed: there is no score.
+    """
     if "failed" in score:
         raise TaskFailed(f"the task has no score: {score['failed']}")
     seeds = score["seeds"]

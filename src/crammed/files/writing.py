@@ -114,7 +114,11 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def last_record(path: Path) -> dict[str, Any] | None:
-    """The last whole object of a JSON-lines file, which may be growing; None if there is none."""
+    """The last whole object of a JSON-lines file, which may be growing; None if there is none.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     if not path.exists():
         return None
     with open_to_read(path) as file:

@@ -78,6 +78,9 @@ def write_model(folder: Path, source: Path, weights: Path, description: Descript
     """Write a model: the files of its encoder in `source`, with other weights and labels.
 
     config.json still names the class of the encoder.
+
+    Raises:
+        InputError: `source` is no Hugging Face folder.
     """
     copy_all_but_weights(source, folder)
     trained, before = load_file(weights), f"{WRAPPED}."

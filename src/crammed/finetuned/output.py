@@ -29,7 +29,11 @@ def print_rows(predicted: Predicted) -> None:
 
 
 def write_rows(file: Path, predicted: Predicted, progress: Progress) -> None:
-    """Write a file, which appears complete or not at all."""
+    """Write a file, which appears complete or not at all.
+
+    Raises:
+        InputError: its suffix is neither .jsonl nor .csv, or it cannot be written.
+    """
     check_format(file)
     counted = progress.track("predicting", predicted, unit="row")
     lines = _csv_lines(counted) if file.suffix == ".csv" else _json_lines(counted)

@@ -56,6 +56,9 @@ class Predictor:
     ) -> Predictor:
         """Load the model in a folder that `crammed finetune` made.
 
+        Args:
+            trust_remote_code: allow Python code that lies in the folder.
+
         Raises:
             InputError: the folder holds none, or a part of it is missing or damaged.
         """
@@ -92,7 +95,14 @@ class Predictor:
         return min(self.description.max_length, self.backbone.max_length)
 
     def outputs(self, rows: Rows) -> tuple[Outputs, int]:
-        """The model's `Outputs` for rows, and how many texts were truncated."""
+        """The model's outputs for rows, or for kind tokens for their words; see `Outputs`.
+
+        Returns:
+            them, and how many texts were truncated.
+
+        Raises:
+            InputError: they are not finite: the weights are damaged.
+        """
         described, backbone, device = self.description, self.backbone, self.numerics.device
         given = backbone, rows, described.task.kind, self.longest
         tokens, sequences, counts = tokenized(*given, apart=described.apart)
@@ -103,7 +113,11 @@ class Predictor:
         return encoded.of_words(outputs, described.majority), tokens.cut
 
     def predict(self, file: Path) -> Iterator[tuple[Record, dict[str, Any]]]:
-        """Each row of a file, see `open_file`, and what the model says of it, see `answers`."""
+        """Each row of a file, see `open_file`, and what the model says of it: see `answer`.
+
+        Raises:
+            InputError: the file is of no known format or damaged, or a row lacks a column.
+        """
         task = self.description.task
         choices = len(self.description.labels) if task.kind == "choice" else 0
         columns, rows = TaskColumns(task, task.text, self.description.labels), None

@@ -20,7 +20,12 @@ _LONGEST_NAME = 1 << 20
 
 @dataclass(frozen=True)
 class Member:
-    """A file in an archive, which must be read before the next one is."""
+    """A file in an archive, which must be read before the next one is.
+
+    Attributes:
+        name: as the archive has it; never the name of a file on this machine.
+        bytes: its size by the archive's account.
+    """
 
     name: PurePosixPath
     """As the archive has it; never the name of a file on this machine."""
@@ -30,7 +35,14 @@ class Member:
 
 
 def members(file: File, format: str, faults: Faults) -> Iterator[Member]:
-    """The files of a .zip or .tar archive in its order, but no hidden ones, links and folders."""
+    """The files of an archive in its own order; hidden ones, links and folders are left out.
+
+    Args:
+        format: .zip or .tar.
+
+    Raises:
+        InputError: the archive is damaged, or has parts that are encrypted or overlap.
+    """
     for member in _zipped(file, faults) if format == ".zip" else _tarred(file):
         if not any(map(_is_hidden, member.name.parts)):
             yield member

@@ -13,7 +13,12 @@ from crammed.formats.streams import BUFFER, Tap
 
 @dataclass(frozen=True)
 class LineBlock:
-    """Whole lines of a file, decompressed, and the number of the first of them."""
+    """Whole lines of a file.
+
+    Attributes:
+        data: their bytes, decompressed.
+        first_line: number of the first of them.
+    """
 
     data: bytes
     first_line: int
@@ -30,6 +35,9 @@ def line_blocks(
         to_blank_line: whether each block but the last ends with a blank line, not with any line.
         plain: as for `open_lines`.
         taps: as for `open_bytes`.
+
+    Raises:
+        InputError: the file is damaged.
     """
     number = 1
     fault: Exception | None = None

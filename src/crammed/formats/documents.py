@@ -81,6 +81,9 @@ class ReadOptions:
         Args:
             place: file and row, for messages.
             columns: names of all columns, if `record` holds only some of them; for messages.
+
+        Raises:
+            InputError: the field is missing (`NoField`) or does not hold text.
         """
         for key, allowed in self.where.items():
             try:
@@ -276,9 +279,13 @@ def _stream_of(data: bytes) -> io.BufferedReader:
 
 
 def read_documents(file: File, format: str, options: ReadOptions, faults: Faults) -> Iterator[str]:
-    """The documents of a file whose format is this key of `READERS`.
+    """The documents of a file.
 
-    Faults that are to be skipped are raised all the same if they leave nothing.
+    Args:
+        format: its key in `READERS`.
+
+    Raises:
+        InputError: the file is damaged, and the fault is not to be skipped or leaves nothing.
     """
     if options.where and format in WITHOUT_FIELDS:
         raise InputError(

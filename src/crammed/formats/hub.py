@@ -59,7 +59,11 @@ SHORT_NAMES = {
 
 
 def parse_name(name: str) -> HubDataset:
-    """The data set that ``hub:NAME`` stands for."""
+    """The data set that ``hub:NAME`` stands for.
+
+    Raises:
+        InputError: the name is neither a short name nor OWNER/REPOSITORY.
+    """
     parts = name.split("/")
     if parts[0] in SHORT_NAMES:
         known, rest = SHORT_NAMES[parts[0]], parts[1:]
@@ -86,6 +90,9 @@ def open_parts(name: str, text_field: str | None, options: ReadOptions) -> list[
 
     Args:
         text_field: the field that this source sets for itself; None if it sets none.
+
+    Raises:
+        InputError: no such data set, configuration or split; no network; no `datasets`.
     """
     dataset = parse_name(name)
     options = replace(options, text_field=text_field or dataset.text_field or options.text_field)
@@ -155,7 +162,11 @@ def _opened(name: str, dataset: HubDataset, revision: str) -> Any:
 
 
 def builder_of(name: str, dataset: HubDataset, revision: str | None) -> Any:
-    """The `datasets` library's builder of a data set, at a revision such as `HubDataset.newest`."""
+    """The `datasets` library's builder of a data set, at a revision such as `HubDataset.newest`.
+
+    Raises:
+        InputError: no such data set or configuration; no network; no `datasets`.
+    """
     datasets = import_extra("datasets", "data", f"hub:{name}")
     datasets.disable_progress_bars()
     try:

@@ -18,6 +18,9 @@ def array_objects(stream: BinaryIO, file: File) -> Iterator[tuple[str, str]]:
     """The objects of an array, each as its place, for messages, and its text.
 
     Memory holds one object and at most as much again of what follows.
+
+    Raises:
+        CutShort: the file is damaged or not an array, or the array holds anything but objects.
     """
     text = _Text(chunks_of(stream, file))
     number, before = 0, "["

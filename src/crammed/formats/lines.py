@@ -178,7 +178,12 @@ def lines(file: File) -> Iterator[tuple[int, str]]:
 
 
 def json_values(path: Path) -> Iterator[Any]:
-    """The value in each line of a file that we wrote; a `ValueError` if a line is not JSON."""
+    """The value in each line of a file that we wrote.
+
+    Raises:
+        InputError: the file cannot be read.
+        ValueError: a line is not JSON.
+    """
     return (json.loads(line) for _, line in lines(File(ordinary(path), str(path))))
 
 

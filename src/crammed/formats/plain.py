@@ -25,6 +25,9 @@ def choose_documents(file: File) -> TextDocuments:
 
     Blank lines separate documents. A file without any is one document, unless most of its lines end
     as sentences do, or it is long and its lines are not cut to a common width.
+
+    Raises:
+        InputError: the file cannot be read.
     """
     with open_lines(file, plain=True) as stream:
         data = stream.read(_LOOKED_AT)

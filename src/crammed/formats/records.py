@@ -136,7 +136,11 @@ def _open_arrow(file: File) -> Iterator[tuple[list[str], Iterable[Any]]]:
 
 
 def row_records(file: File, batches: Iterable[Any], before: int = 0) -> Records:
-    """Rows of record batches, of which the first has this many rows of the file before it."""
+    """Rows of record batches, of which the first has this many rows of the file before it.
+
+    Raises:
+        InputError: two columns have the same name, or values are damaged.
+    """
     for batch in batches:
         check_names(file.shown, batch.schema.names)
         batch.validate(full=True)  # checks offsets and UTF-8, which damage may spoil

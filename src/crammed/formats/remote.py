@@ -54,7 +54,13 @@ _MISSING = {
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file at an address."""
+    """A file at an address.
+
+    Attributes:
+        path: what its file system calls it.
+        below: its path below the folder or the glob that was named, or its name.
+        state: what changes if the content does; empty if the file system knows nothing of the kind.
+    """
 
     path: str
     """What its file system calls it."""
@@ -114,7 +120,11 @@ class Remote:
         return any(mark in self.root for mark in marks)
 
     def files(self) -> list[RemoteFile]:
-        """The file that the address names, or all files of a folder or a glob, sorted."""
+        """The file that the address names, or all files of a folder or a glob, sorted.
+
+        Raises:
+            InputError: there is nothing, or it cannot be reached.
+        """
         with _faults(self.address):
             if self.is_glob:
                 folder = re.split(r"[*?[]", self.root, maxsplit=1)[0].rpartition("/")[0]
@@ -171,7 +181,11 @@ class Remote:
             return bytes(self.system.cat_file(file.path))
 
     def put(self, file: Path, name: str) -> None:
-        """Copy a file of this machine into the folder that the address names."""
+        """Copy a file of this machine into the folder that the address names.
+
+        Raises:
+            InputError: it cannot be written there.
+        """
         if _protocol(self.address) in _WEB:
             shown = without_secrets(self.address)
             raise InputError(f"{shown}: nothing can be written to addresses of the web")
@@ -181,7 +195,11 @@ class Remote:
             self.system.put_file(str(file), f"{self.root.rstrip('/')}/{name}")
 
     def download(self, file: RemoteFile, place: Path) -> int:
-        """Copy a file with its state to `place`; returns its size in bytes."""
+        """Copy a file with its state to `place`; returns its size in bytes.
+
+        Raises:
+            InputError: it cannot be read to its end, or changes while it is read.
+        """
         with disk_faults(place), _faults(self.address):
             self.system.get_file(file.path, str(place))
             size = place.stat().st_size
@@ -194,9 +212,14 @@ class Remote:
             return size
 
     def fetch(self, file: RemoteFile, folder: Path, notes: Path) -> Path:
-        """Copy a file with its state to `folder`, unless it is there and has not changed since.
+        """Copy a file to `folder`, unless it is there and has not changed since.
 
-        The folder `notes` holds the states of the copies.
+        Args:
+            file: with its state.
+            notes: a folder for the states of the copies.
+
+        Raises:
+            InputError: it cannot be read to its end, or changes while it is read.
         """
         place = inside(folder, file.below, without_secrets(self.address))
         note = notes / f"{json_hash(file.below)}.json"

@@ -32,6 +32,9 @@ def row_groups(file: File, field: str, size: int) -> list[RowGroups] | None:
 
     None if there is no column of this name that holds text, of which only reading the file can say
     what is wrong.
+
+    Raises:
+        InputError: the file is damaged.
     """
     with table_faults(file), pq.ParquetFile(file.path) as table:
         columns = [table.schema.column(n) for n in range(len(table.schema))]

@@ -29,7 +29,11 @@ _PAGE = re.compile(r"\s*<(?:!doctype\s+html|html)\b", re.IGNORECASE)
 def format_by_content(file: File, text_field: str) -> str | None:
     """The key of the format that a file seems to have; None if it is binary and of no known one.
 
-    A table is one if it has a column `text_field`.
+    Args:
+        text_field: the column that makes a table of text.
+
+    Raises:
+        InputError: the file cannot be read.
     """
     with open_bytes(file) as stream:
         begin = stream.peek(BUFFER)
@@ -65,7 +69,11 @@ def format_of_text(begin: bytes, text_field: str) -> str | None:
 
 
 def is_json(file: File) -> bool:
-    """Whether a file seems to hold a JSON object on each line, or an array of objects."""
+    """Whether a file seems to hold a JSON object on each line, or an array of objects.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
     with open_lines(file) as stream:
         return is_json_text(stream.peek(BUFFER).decode(errors="replace").removeprefix("\ufeff"))
 

@@ -48,7 +48,12 @@ class _Readable(io.RawIOBase):
 
 
 class Tap(_Readable):
-    """Hashes what is read from a file, and counts its bytes."""
+    """Hashes what is read from a file, and counts it.
+
+    Attributes:
+        bytes: number of bytes read so far.
+        sha256: hash of the whole file, in hex, once it has been read to its end.
+    """
 
     sha256: str | None = None
     """Hash of the whole file, in hex, once it has been read to its end."""

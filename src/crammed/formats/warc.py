@@ -22,7 +22,11 @@ _GZIP_OR_ZLIB = 47  # for `zlib`: the largest window, and whichever of the two h
 
 
 def archived_pages(file: File, faults: Faults) -> Iterator[str]:
-    """The texts of the pages in a web archive, in order."""
+    """The texts of the pages in a web archive, in order.
+
+    Raises:
+        InputError: the archive is damaged.
+    """
     require_web()
     with open_bytes(file) as stream:
         number = 0

@@ -33,6 +33,10 @@ def text_of_page(page: bytes, shown: str, charset: str | None = None) -> str:
     Args:
         shown: what messages call it.
         charset: its encoding if it was sent along; otherwise the page is looked at.
+
+    Raises:
+        InputError: elements lie more than `DEEPEST` deep in it, or the library is missing; names
+            the extra that installs it.
     """
     require_web()
     from resiliparse.extract.html2text import extract_plain_text
@@ -74,7 +78,11 @@ def encoding_of(page: bytes, charset: str | None = None) -> str:
 
 
 def read_whole(file: File) -> bytes:
-    """The content of a file that is one document."""
+    """The content of a file that is one document.
+
+    Raises:
+        InputError: the file is too long, or damaged.
+    """
     with open_bytes(file) as stream:
         data = stream.read(lines.LARGEST + 1)
     if len(data) > lines.LARGEST:

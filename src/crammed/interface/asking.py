@@ -158,7 +158,14 @@ def _opened(corpus_dir: Path, overrides: list[str], texts: list[str]) -> Corpus:
 
 
 def refuse_twice(overrides: list[str], option: str, key: str, given: bool) -> None:
-    """Refuse an override of a key that an option sets, if that is given: one would be ignored."""
+    """Refuse an override of what an option also sets: one of the two would be ignored.
+
+    Args:
+        key: what the option sets; `given` says whether it was used.
+
+    Raises:
+        InputError: an override sets the key.
+    """
     at: Any = parse_overrides(overrides)
     for part in key.split("."):
         at = at.get(part) if isinstance(at, dict) else at  # a section's one value sets it as well

@@ -72,7 +72,11 @@ def _read(counters: Sequence[Counter]) -> list[float]:
 
 @contextmanager
 def metering(counters: Sequence[Counter], before: float | None) -> Iterator[Meter]:
-    """A `Meter` that reads its counters often enough to miss no wrap-around."""
+    """A meter that reads its counters often enough to miss no wrap-around.
+
+    Args:
+        before: as for `Meter`.
+    """
     meter, over = Meter(counters, before), threading.Event()
 
     def look() -> None:

@@ -164,9 +164,13 @@ class Attention(Block):
         return output
 
     def look_at(self, distances: Sequence[int]) -> None:
-        """Set the biases of queries and keys so that each head attends at its distance.
+        """Set the biases of queries and keys so that each head attends at a given distance.
 
-        Distances are in tokens ahead; negative ones look back.
+        Scores are then the sum of a part that depends only on the distance and one that depends on
+        the tokens, which is small in a new model.
+
+        Args:
+            distances: in tokens ahead, one for each head; negative ones look back.
 
         Raises:
             TypeError: the positions are not rotary.

@@ -89,10 +89,15 @@ def factorisation_flops(vocab_size: int, width: int) -> float:
 
 @torch.no_grad()
 def begin_with_neighbours(table: Tensor, rows: NDArray[np.int64], std: float, seed: int) -> None:
-    """Set embeddings [V, D] from the co-occurrence of tokens in rows [R, S].
+    """Set embeddings from the co-occurrence of tokens in some rows.
 
-    The new vectors have the root mean square `std`, and a random rotation makes all dimensions
-    statistically alike. Tokens without any context in the rows keep their vectors.
+    A random rotation makes all dimensions statistically alike. Tokens without any context in the
+    rows keep their vectors.
+
+    Args:
+        table: [V, D]; overwritten.
+        rows: [R, S] token ids.
+        std: root mean square of the new vectors.
     """
     width = table.shape[1]
     # Not every device type supports the factorisations.

@@ -27,7 +27,11 @@ def outline(config: ModelConfig, vocab_size: int, generator: ModelConfig | None 
 
 @lru_cache(maxsize=256)
 def block_matrix_parameters(config: ModelConfig) -> int:
-    """Number of weights in the products that the layers' blocks declare, without biases."""
+    """Number of weights in the products that the layers' blocks declare, without biases.
+
+    Raises:
+        TypeError: a layer has a matrix that no block declares.
+    """
     return sum(product.linear.weight.numel() for product in products_of(outline(config, 1)))
 
 
@@ -62,6 +66,9 @@ def train_flops_per_token(
         predicted: positions per row that the sparse head predicts.
         kept: tokens of each row that the middle layers compute; None for all.
         learned_passes: how many passes through the layers have a backward; None for all.
+
+    Raises:
+        TypeError: a layer has a matrix that no block declares.
     """
     model = outline(config, 1)
     width = model.encoder.tokens.embedding_dim

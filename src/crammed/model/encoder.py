@@ -218,7 +218,11 @@ class MaskedLM(nn.Module):
 
 
 def products_of(model: nn.Module) -> list[Product]:
-    """The matrix products of the layers, in the order of the modules (`Layer.products`)."""
+    """The matrix products of the layers, in the order of the modules.
+
+    Raises:
+        TypeError: a layer has a matrix that no block declares.
+    """
     return [
         product
         for name, layer in model.named_modules()

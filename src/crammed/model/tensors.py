@@ -19,7 +19,11 @@ class Damaged(InputError):
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, on the CPU; raises `Damaged` if it is none."""
+    """The tensors of a safetensors file, on the CPU.
+
+    Raises:
+        InputError: the file is missing, cut off, or not of this format.
+    """
     try:
         return load_file(ordinary(file))
     except FileNotFoundError as error:

@@ -96,7 +96,11 @@ def has_trained_model(run: Path) -> bool:
 
 
 def is_adapted(run: Path) -> bool:
-    """Whether a folder is a finished run that adapted a model, of which it has the export alone."""
+    """Whether a folder is a finished run that adapted a pretrained model: it has its export alone.
+
+    Raises:
+        InputError: its result is damaged.
+    """
     there = not (run / "final").exists() and (run / EXPORT).is_dir()
     return there and bool((read_json(run / "summary.json") or {}).get("adapted"))
 

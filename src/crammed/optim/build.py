@@ -138,6 +138,9 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> Optimizers:
 
     Weight decay applies to embeddings and the scale of sinusoidal positions, as in the reference
     implementation (Geiping and Goldstein 2022), but not to biases and norms.
+
+    Raises:
+        TypeError: a layer has a matrix that no block declares.
     """
     named, lr = dict(model.named_parameters()), config.embedding_lr
     modules = model.named_modules()
@@ -159,7 +162,11 @@ def update_flops(
     layers: int | None = None,
     generator: ModelConfig | None = None,
 ) -> int:
-    """FLOPs of the matrix products of an update itself, with so many layers in use, or all.
+    """FLOPs of the matrix products of an update itself, after its gradients.
+
+    Args:
+        layers: how many layers are in use; None for all.
+        generator: the model's; None if it has none.
 
     Raises:
         InputError: the optimizer of another library is missing or cannot be used.

@@ -254,7 +254,14 @@ def _refusal(config: LibraryConfig, error: Exception) -> InputError:
 def library_flops(
     model: ModelConfig, vocab_size: int, config: LibraryConfig, generator: ModelConfig | None
 ) -> int:
-    """FLOPs of the matrix products of one of its updates, counted without computing them."""
+    """FLOPs of the matrix products of one of its updates, counted without computing them.
+
+    Args:
+        generator: the model's; None if it has none.
+
+    Raises:
+        InputError: the library is missing, or the optimizer cannot be used.
+    """
     flops = _library_flops(model, vocab_size, config.model_dump_json(), generator)
     _refuse_inexact(config)
     return flops

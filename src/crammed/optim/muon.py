@@ -74,6 +74,9 @@ class Muon(torch.optim.Optimizer):
             equal matrices stacked in each (3 where queries, keys and values share one).
         lr: learning rate; the updates it scales have a root mean square of about 0.2, like AdamW's.
         cautious: decay only weights that the update moves towards 0 (Chen et al. 2025).
+
+    Attributes:
+        lanes: what the iterations are divided among.
     """
 
     def __init__(

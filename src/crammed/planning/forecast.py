@@ -154,11 +154,14 @@ def _play(
 def candidates(
     config: RunConfig, vocab_size: int, rows: int | None, tokens: int, suited: Chosen
 ) -> list[dict[str, Any]]:
-    """This recipe in other sizes, cheapest first, up to two beyond its own and the suited one.
+    """This recipe in other sizes, the cheapest first, up to two beyond its own and the suited one.
 
     Every size is assumed to reach the FLOP/s of the measured one, unless it was measured as well;
-    in truth, smaller ones reach somewhat less, and larger ones more. `tokens` is how many the
-    budget pays for in the recipe's own size.
+    in truth, smaller ones reach somewhat less, and larger ones more.
+
+    Args:
+        rows: number of rows in the corpus; None if there is no corpus yet.
+        tokens: how many tokens the budget pays for in the recipe's own size.
 
     Returns:
         for each size ``layers``, ``width``, ``measured``, ``parameters``, ``layer_parameters``

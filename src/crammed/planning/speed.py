@@ -49,7 +49,12 @@ _COMPILED = {"cpu": 1.3, "cuda": 2.6}
 
 @dataclass(frozen=True)
 class Measured:
-    """FLOP/s of training, and whether other work held up each measurement."""
+    """How fast training is.
+
+    Attributes:
+        speed: FLOP/s.
+        busy: whether other work held up each measurement.
+    """
 
     speed: float
     busy: bool

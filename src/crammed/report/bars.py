@@ -56,7 +56,12 @@ def blimp_bars(scores: Mapping[str, Any], published: Mapping[str, float]) -> lis
 
 
 def compute_bars(used: float, ceiling: float | None) -> list[Bar]:
-    """The exaFLOP of this run, and at the device's peak, next to well-known models', log scale."""
+    """The exaFLOP of this run, and its upper limit, next to those of well-known models, log scale.
+
+    Args:
+        used: exaFLOP of training.
+        ceiling: exaFLOP at the device's peak; None if the peak is unknown.
+    """
     values = [(name, value, "") for name, value in REFERENCE_EXAFLOP]
     if ceiling:
         values.insert(0, ("this run at the device's peak", ceiling, "part"))

@@ -177,7 +177,11 @@ def scores_figure(tasks: Mapping[str, Any]) -> str | None:
 
 @drawn
 def documents_figure(statistics: Mapping[str, Any]) -> str:
-    """Histograms of documents by length in tokens, and by tokens per character."""
+    """Histograms of documents: by length in tokens, and by tokens per character.
+
+    Args:
+        statistics: the histograms of `Statistics.summary`.
+    """
     figure = Figure(figsize=(WIDTH, 2.6))
     left, right = figure.subplots(1, 2)
     ticks = _bars(left, statistics["document_tokens"], COLOURS[0])

@@ -23,6 +23,9 @@ from crammed.study.result import StudyResult
 def scaling(study: StudyResult, lines: Mapping[str, Line]) -> dict[str, Any] | None:
     """Figures of a study on several budgets; None if fewer than two have finished.
 
+    Args:
+        lines: how each arm is drawn, by its name without a budget.
+
     Returns:
         ``{"flops", "sizes", "laws"}``: loss against FLOPs; loss against parameters, a curve for
         each type and budget (None unless arms are called ``TYPE.SIZE``); and the findings in

@@ -147,7 +147,8 @@ def _read(listed: Listed, folder: Path, place: int | None, begin: float) -> Foll
 def live_figure(runs: Sequence[Followed], span: tuple[float, float]) -> str:
     """The loss of every run with its held-out losses as dots, and below it its gradient norm.
 
-    It is drawn between two shares of the budget.
+    Args:
+        span: the shares of the budget to draw between.
     """
     figure = Figure(figsize=(WIDTH, 5.6))
     losses, norms = figure.subplots(2, 1, height_ratios=(3, 2))

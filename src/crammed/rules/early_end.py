@@ -57,7 +57,12 @@ def lost_share(config: RunConfig, seconds: float) -> float:
 
 
 def text_is_read(config: RunConfig, rows: int, tokens: int) -> bool:
-    """Whether one more update would pass `budget.most_epochs` of a corpus of so many rows."""
+    """Whether one more update would pass `budget.most_epochs`.
+
+    Args:
+        rows: number of rows in the corpus; None if there is none yet.
+        tokens: how many tokens the run has read.
+    """
     return tokens + config.batch.rows * config.data.row_length > config.most_tokens(rows)
 
 
@@ -84,7 +89,11 @@ class EarlyEnd(BaseModel):
     def of(
         cls, config: RunConfig, rows: int, text_bytes: float | None, epochs: float, share: float
     ) -> EarlyEnd | None:
-        """The end of a run that spends a share of its budget; None if it is nearly all, or none."""
+        """The end of a run that spends `share` of its budget; None if that is nearly all, or none.
+
+        Args:
+            rows: number of rows in the corpus.
+        """
         if not 0.0 < share < NEARLY_ALL:
             return None
         limit, text_tokens = config.budget.limit, rows * config.data.row_length
@@ -98,7 +107,11 @@ class EarlyEnd(BaseModel):
         )
 
     def words(self, *, over: bool) -> str:
-        """A clause about the corpus: how it ends the run, and how much text could be used."""
+        """A clause about the corpus: how it ends the run, and how much text could be used.
+
+        Args:
+            over: whether the run has ended.
+        """
         times = 1.0 / self.share
         size = f"{quantity(times * self.text_tokens)} tokens"
         if self.text_bytes is not None:

@@ -114,7 +114,11 @@ def follow_budget(
 
 
 def with_rates(config: RunConfig, keys: Collection[str], rate: float) -> RunConfig:
-    """`config` with the learning rates among `keys` that follow from the width, given AdamW's."""
+    """`config` with the learning rates among `keys` that follow from the width.
+
+    Args:
+        rate: AdamW's.
+    """
     rates = set(keys).intersection(rates_of_width(config))
     if "optim.lr" in rates:
         config = with_values(config, {"optim.lr": rate})
@@ -266,7 +270,16 @@ def expected_tokens(
 
 
 def expected_seconds(config: RunConfig, rows: float | None = None) -> float:
-    """How many seconds a run will take at the nominal speed; otherwise as `expected_tokens`."""
+    """How many seconds a run will take at the nominal speed.
+
+    A time budget is spent in full, unless the length of the text ends the run.
+
+    Args:
+        rows: as in `expected_tokens`.
+
+    Raises:
+        InputError: this machine has no such device.
+    """
     budget = config.budget.limit
     if budget.kind == "time" and math.isinf(config.most_tokens(rows)):
         return budget.limit
@@ -275,9 +288,15 @@ def expected_seconds(config: RunConfig, rows: float | None = None) -> float:
 
 
 def seconds_a_shape(config: RunConfig, rows: float | None = None) -> float:
-    """The `expected_seconds` of a run per shape that may have to be compiled.
+    """The expected seconds of a run per shape that may have to be compiled.
 
     Every combination of a batch size of the ramp and a mask rate may be a shape of its own.
+
+    Args:
+        rows: as in `expected_tokens`.
+
+    Raises:
+        InputError: this machine has no such device.
     """
     batch, masking = config.batch, config.masking
     sizes = math.ceil(batch.rows / batch.ramp_quantum) if batch.ramp else 1

@@ -44,7 +44,11 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 def read_metrics(path: Path, *numbers: str) -> list[dict[str, Any]]:
     """The log points of the run in `path`, without those that a crash undid.
 
-    An `InputError` if one has no number for ``update``, or for another of these names.
+    Args:
+        numbers: what every log point must have, besides ``update``.
+
+    Raises:
+        InputError: a log point lacks one of these, or has no number there.
     """
     file, kept = path / "metrics.jsonl", list[dict[str, Any]]()
     for place, record in enumerate(read_lines(file), 1):
@@ -58,7 +62,11 @@ def read_metrics(path: Path, *numbers: str) -> list[dict[str, Any]]:
 def read_events(path: Path, **numbers: tuple[str, ...]) -> list[dict[str, Any]]:
     """The events of the run in `path`; of a configuration that it had before, only the stages.
 
-    An `InputError` if one lacks a number that those of its name must have.
+    Args:
+        numbers: what events of that name must have.
+
+    Raises:
+        InputError: an event lacks one of these, or has no number there.
     """
     file, events = path / "events.jsonl", list[dict[str, Any]]()
     for place, event in enumerate(read_lines(file), 1):

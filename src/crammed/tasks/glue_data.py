@@ -30,7 +30,11 @@ _MSR_IDS = ("#1 ID", "#2 ID")
 
 
 def glue_data_split(folder: Path, spellings: Sequence[str]) -> GlueDataSplit | None:
-    """A split under one of its names; None if this is no such folder, or lacks the split."""
+    """A split in one of these folders; None if the folder is not one of them or lacks the split.
+
+    Args:
+        spellings: names of the split, the preferred one first.
+    """
     if folder.name not in _COLUMNS:
         return None
     names = [*spellings, *(["diagnostic", "AX"] if "test" in spellings else [])]
@@ -64,7 +68,13 @@ def _msr(folder: Path, spellings: Sequence[str]) -> GlueDataSplit | None:
 
 @dataclass(frozen=True)
 class GlueDataSplit:
-    """A split in one file, whose folder is named after the task."""
+    """A split in one file.
+
+    Attributes:
+        task: name of the file's folder.
+        ids: id pairs of the validation rows, for a file that holds both splits.
+        validates: whether this is such a file's validation split rather than its training split.
+    """
 
     file: Path
     task: str

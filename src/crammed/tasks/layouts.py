@@ -44,7 +44,11 @@ _VALIDATION = ("validation", "dev", "val", "valid")
 
 
 def open_data(suite: Suite, data: Path | None) -> SuiteData:
-    """Find the suite's data in a folder, or on the hub if `data` is None."""
+    """Find the suite's data in a folder, or on the hub if `data` is None.
+
+    Raises:
+        InputError: there is no such folder, or the suite is not on the hub.
+    """
     if data is None:
         if suite.hub is None:
             raise InputError(f"suite {suite.name} is not on the hub: name the folder of its data")
@@ -87,7 +91,11 @@ def _as_read(file: Path) -> str:
 
 
 def open_file(file: Path) -> FileSplit:
-    """The rows of one file, such as those to predict; ``-`` is JSON lines from standard input."""
+    """The rows of one file, such as those to predict; ``-`` is JSON lines from standard input.
+
+    Raises:
+        InputError: there is no such file, or its name says nothing of a known format.
+    """
     if file == Path("-"):
         return FileSplit((Path("/dev/stdin"),))
     if _inner(file).suffix not in _READERS:
@@ -99,7 +107,11 @@ def open_file(file: Path) -> FileSplit:
 
 @dataclass(frozen=True)
 class FolderData:
-    """A folder with a subfolder for each task, or the folder of one task."""
+    """A folder with a subfolder for each task, or the folder of one task.
+
+    Attributes:
+        own: folders of the suite's only task, whose splits may be in `root` itself.
+    """
 
     root: Path
     own: tuple[str, ...] = ()
@@ -235,7 +247,11 @@ def _hub_name(at: OnHub) -> str:
 
 @dataclass(frozen=True)
 class HubSplit:
-    """A split of a hub data set that has been downloaded."""
+    """A split of a hub data set that has been downloaded.
+
+    Attributes:
+        columns: names that its records get -> the names that the data set has.
+    """
 
     name: str
     split: str

@@ -24,7 +24,11 @@ class Pair(NamedTuple):
 
 
 def files_of_pairs(path: Path) -> list[Path]:
-    """A JSON-lines file itself, or those of a folder such as the official data."""
+    """A JSON-lines file itself, or those of a folder such as the official data.
+
+    Raises:
+        InputError: there is no such file.
+    """
     if path.is_dir():
         return sorted(file for file in path.iterdir() if ".jsonl" in file.suffixes)
     if not path.exists():
@@ -33,7 +37,11 @@ def files_of_pairs(path: Path) -> list[Path]:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Read a JSON-lines file, or a folder of them."""
+    """Read a JSON-lines file, or a folder of them.
+
+    Raises:
+        InputError: there is no such file, or a line does not hold a pair.
+    """
     pairs = [pair for file in files_of_pairs(path) for pair in _read(file)]
     if not pairs:
         raise InputError(f"{path} holds no pairs of sentences (as .jsonl, which may be compressed)")

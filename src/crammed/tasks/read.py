@@ -40,6 +40,9 @@ def tasks_in(suite: Suite, data: Path | None) -> list[str]:
     """Names of the suite's tasks whose training split exists, or whose folder is on the hub.
 
     Of kind minimal-pairs, which has none, those with a split that is scored.
+
+    Raises:
+        InputError: there is none, or `data` is not a folder.
     """
     if data is None:
         there = [name for name, task in suite.tasks.items() if suite.on_hub(task.folders)]
@@ -54,8 +57,12 @@ def tasks_in(suite: Suite, data: Path | None) -> list[str]:
 def all_tasks(suite: Suite, data: Path | None, say: Callable[[str], None] | None) -> list[str]:
     """As `tasks_in`, for commands that take all tasks: a folder without its split is a mistake.
 
-    `say` takes a line for each task with such a folder, which is left out; None, for a suite of the
-    user's own, refuses it.
+    Args:
+        say: takes a line for each task with such a folder, which is left out; None, for a suite of
+            the user's own, refuses it.
+
+    Raises:
+        InputError: as `tasks_in` does, or a task is refused.
     """
     there = tasks_in(suite, data)
     if data is None:
@@ -80,7 +87,11 @@ def _needed(task: Task) -> list[Place]:
 
 
 def splits_in(suite: Suite, data: Path | None) -> list[tuple[FoundSplit, list[Task]]]:
-    """All existing splits of the suite's tasks, training, scored and test, each with its tasks."""
+    """All existing splits of the suite's tasks, training, scored and test, each with its tasks.
+
+    Raises:
+        InputError: there is none, or `data` is not a folder.
+    """
     opened = open_data(suite, data)
     places: dict[Place, list[Task]] = {}
     for task in suite.tasks.values():
@@ -96,7 +107,9 @@ def splits_in(suite: Suite, data: Path | None) -> list[tuple[FoundSplit, list[Ta
 def training_splits(suite: Suite, data: Path | None) -> dict[str, FoundSplit]:
     """The training splits that exist, by task; nothing is fine-tuned on kind minimal-pairs.
 
-    One that has the rows of a split that is scored or tested on is refused.
+    Raises:
+        InputError: there is none, `data` is not a folder, or one has the rows of a split that a
+            task of the suite is scored or tested on.
     """
     opened, tasks = open_data(suite, data), suite.tasks.values()
     tuned = [task for task in tasks if task.kind != PAIRS]
@@ -120,6 +133,9 @@ def training_texts(task: Task, data: Path | None, suite: Suite) -> Iterator[str]
     """The texts of the rows that a task is fine-tuned on, as a model sees them, without labels.
 
     A row repeats no text; rows may.
+
+    Raises:
+        InputError: they are missing or damaged; the message names the file and the line or row.
     """
     train = _find(open_data(suite, data), task, SplitSpec(split=task.train))
     columns = TaskColumns(task, task.text, ())
@@ -141,7 +157,11 @@ def _no_tasks(suite: Suite, data: Path | None) -> InputError:
 def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True) -> TaskData:
     """Read a task's training split, its scored splits and, with `test`, its unlabelled ones.
 
-    `data` is the folder of the suite's data; None for the hub.
+    Args:
+        data: folder of the suite's data; None for the hub.
+
+    Raises:
+        InputError: something is missing or wrong; the message names the file and the line or row.
     """
     if task.kind == PAIRS:
         raise InputError(f"task {task.name}: kind {PAIRS} is not fine-tuned: use crammed evaluate")
@@ -194,7 +214,11 @@ def _may_have_blank_lines(split: FoundSplit) -> bool:
 
 
 def read_pairs_of(task: Task, data: Path | None, suite: Suite) -> dict[str, Rows]:
-    """The pairs of sentences of a task of kind minimal-pairs, by name of the score."""
+    """The pairs of sentences of a task of kind minimal-pairs, by name of the score.
+
+    Raises:
+        InputError: something is missing or wrong; the message names the file and the line or row.
+    """
     found = {}
     for name, split in _scored(open_data(suite, data), task).items():
         columns = TaskColumns(task, task.numbers[name].text or task.text, ())
@@ -328,6 +352,9 @@ def read_rows(
         choices: sequences that every row must have; 0 means as many as the first row has.
         labelled: whether to read labels and groups, and to skip rows without text; if not, labels
             are NaN whatever the data contains, since every row needs an answer.
+
+    Raises:
+        InputError: there are none, or one does not fit the task.
     """
     texts: list[Texts] = []
     labels: list[Any] = []

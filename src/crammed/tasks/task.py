@@ -356,7 +356,11 @@ class Suite(Section):
         return next(filter(None, map((self.hub or {}).get, folders)), None)
 
     def select(self, names: Iterable[str]) -> list[Task]:
-        """The tasks with these names, each once."""
+        """The tasks with these names.
+
+        Raises:
+            InputError: a name is unknown.
+        """
         chosen = list(dict.fromkeys(names))
         if unknown := [name for name in chosen if name not in self.tasks]:
             raise InputError(f"suite {self.name}: {no_such('task', unknown[0], self.tasks)}")

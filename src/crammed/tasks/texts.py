@@ -23,6 +23,10 @@ def texts_of(suite: str, data: str) -> Iterator[str]:
     Args:
         suite: a built-in suite, a YAML file of tasks, or ``blimp``.
         data: folder of the tasks, or ``hub``; for ``blimp`` a file or folder of sentence pairs.
+
+    Raises:
+        InputError: there is no such suite or no data, or it is damaged; the message names the file
+            and the line or row.
     """
     if suite == "blimp":
         for pair in read_pairs(Path(data)):
@@ -36,7 +40,11 @@ def texts_of(suite: str, data: str) -> Iterator[str]:
 
 
 def digest_of(suite: str, data: str) -> str:
-    """A hash of what determines the texts of a suite."""
+    """A hash of what determines the texts of a suite.
+
+    Raises:
+        InputError: there is no such suite or no data.
+    """
     if suite == "blimp":
         return json_hash([sha256(file) for file in files_of_pairs(Path(data))])
     splits = _splits(suite, data)

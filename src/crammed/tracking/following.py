@@ -23,7 +23,11 @@ _TAIL = 2000
 
 
 def check_tracker(service: str) -> None:
-    """Refuse a service whose library is missing, without importing what is there."""
+    """Refuse a service whose library is missing, without importing what is there.
+
+    Raises:
+        InputError: it is missing; the message names its extra.
+    """
     if service != "none" and find_spec(service) is None:
         import_extra(service, service, f"compute.track={service}")
 

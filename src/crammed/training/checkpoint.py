@@ -94,7 +94,11 @@ class Checkpoints:
         return None if self.held is None else _numbers(self.held)[0]
 
     def save(self, work: Work) -> None:
-        """Write a generation now, unless this update already has one."""
+        """Write a generation now, unless this update already has one.
+
+        Raises:
+            Diverged: a weight or an optimizer value is not finite; nothing was written.
+        """
         if self.updates() != work.updates:
             self.write(work)
 
@@ -165,9 +169,13 @@ class Loaded:
 
 
 def resume(run: RunDir, step: TrainStep, ledger: Ledger, corpus_sha256: str) -> Loaded:
-    """Resume from the run's newest checkpoint, or start if there is none; see `load_checkpoint`.
+    """Resume from the run's newest checkpoint, or start if there is none.
 
     The ledger takes over the accounts of earlier processes and charges the time lost in a crash.
+
+    Raises:
+        InputError: the checkpoint was made on another corpus, or all are damaged.
+        StoppedByPolicy: a rule of the recipe has ended the run.
     """
     loaded = load_checkpoint(run.checkpoints, step, corpus_sha256)
     saved = loaded.state

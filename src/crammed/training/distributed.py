@@ -278,7 +278,11 @@ def leading(
 ) -> Iterator[TrainStep | LeadingStep]:
     """The step for the training loop; the followers end when the loop ends, for whatever reason.
 
-    Signals make a single process leave an update, which several have to finish together.
+    Args:
+        signals: what makes a single process leave an update; several have to finish it together.
+
+    Raises:
+        RanksDiffer: the processes start with different weights.
     """
     if group is None:
         step.before_microbatch = step.before_shape = partial(leave_update, signals)
@@ -300,7 +304,14 @@ def leading(
 def follow(
     config: RunConfig, corpus: Corpus, checkpoints: Path, device: Device, group: Group
 ) -> None:
-    """Do what the leader says until it says stop, from the newest of its checkpoints on."""
+    """Do what the leader says until it says stop.
+
+    Args:
+        checkpoints: folder of the leader's checkpoints; all processes resume from the newest.
+
+    Raises:
+        RanksDiffer: the processes have different weights.
+    """
     step = build_for(config, corpus, device)
     if load_checkpoint(checkpoints, step, corpus.sha256).generation is None:
         share_start(config, step, group)

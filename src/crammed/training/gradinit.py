@@ -43,7 +43,11 @@ Loss = Callable[[Sequence[Tensor], int], Tensor]
 def scaled_objective(
     start: Sequence[Tensor], scales: Tensor, loss: Loss, number: int, config: GradInitConfig
 ) -> Tensor:
-    """What update `number` of the scales [T] of T weights lowers (algorithm 1, lines 4 to 11).
+    """What update `number` of the scales lowers (algorithm 1, lines 4 to 11).
+
+    Args:
+        start: the initial weights, T tensors.
+        scales: [T].
 
     Returns:
         the l1 norm of the gradient if it is above `config.bound`; else the loss of another batch
@@ -66,9 +70,11 @@ def learned_scales(
     config: GradInitConfig,
     show: Callable[[float], None] = lambda _: None,
 ) -> Tensor:
-    """The scales [T] of T initial weights, of one number format and on one device.
+    """The scales of some initial weights, [T].
 
-    After each update of the scales, `show` is called with the share that is done.
+    Args:
+        start: T tensors of one number format, on one device.
+        show: called with the share that is done after each update of the scales.
     """
     scales = torch.ones(len(start), dtype=start[0].dtype, device=start[0].device)
     scales.requires_grad_()

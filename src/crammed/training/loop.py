@@ -49,7 +49,15 @@ NOTABLE = 0.01
 
 @dataclass(frozen=True)
 class Trained:
-    """The result of pretraining; fields as in `TrainStep`, `TrainState` and `End`."""
+    """The result of pretraining.
+
+    Attributes:
+        model: as in `TrainStep`.
+        accounts: seconds by account of the ledger.
+        charged_seconds: seconds charged to the budget by the end of the last update.
+        u: progress at that point.
+        begun: as in `Planner`.
+    """
 
     model: Any
     work: Work

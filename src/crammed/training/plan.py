@@ -94,9 +94,14 @@ class Deadline:
 class Planner:
     """Decides what each update is, until the budget is spent or the text has been read enough.
 
-    The length of the corpus may end the run; None if there is no corpus yet.
+    Args:
+        vocab_size: size of the tokenizer's vocabulary, for the cost in FLOPs.
+        corpus_rows: number of rows in the corpus, whose length could end the run; None if there is
+            no corpus yet.
+        ledger, synchronize: as for `Deadline`.
 
     Attributes:
+        detour: what returns after divergence have changed.
         begun: the share of the budget that was spent when the first update began, such as on
             compiling; schedules begin there.
         reached: place in the stream after the rows of the last update.
@@ -189,7 +194,12 @@ def refuse_too_little(
 ) -> None:
     """Refuse a budget that one update exceeds, if that is known before anything starts.
 
-    Without the size of a vocabulary, the smallest possible one counts.
+    What a time budget pays for is not known yet.
+
+    Args:
+        vocab_size: vocabulary size of the corpus; None, if there is none yet, counts with the
+            smallest.
+        corpus_rows: as in `Planner`.
 
     Raises:
         InputError: the budget, or `budget.most_epochs`, ends the run before its first update.

@@ -13,7 +13,11 @@ from crammed.training.update.step import TrainStep
 
 @dataclass(frozen=True)
 class Session:
-    """A run while this process trains it."""
+    """A run while this process trains it.
+
+    Attributes:
+        corpus_sha256: hash of the corpus that the run trains on.
+    """
 
     run: RunDir
     step: TrainStep

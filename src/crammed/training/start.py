@@ -25,7 +25,15 @@ def start_weights(
     planner: Planner,
     progress: Progress,
 ) -> None:
-    """Set a new model's embeddings (`model.embedding_start`), then scales (`train.grad_init`)."""
+    """Set the embeddings of a new model (`model.embedding_start`), then scales (`train.grad_init`).
+
+    Args:
+        stream: the rows of the run, the first of which are counted.
+        corpus_rows: number of rows in the corpus.
+
+    Raises:
+        InputError: a batch of `train.grad_init` does not fit into the device's memory.
+    """
     if config.model.embedding_start != "random":
         with progress.task("embeddings") as task:
             rows = stream.read(0, rows_to_count(config, corpus_rows, planner))

@@ -28,7 +28,12 @@ from crammed.training.update.planned import Update
 
 
 class Upkeep:
-    """Follows the agenda, and records how training ends; signals may come while it does."""
+    """Follows the agenda, and records how training ends.
+
+    Args:
+        held: the generation of checkpoints that the run resumes from, if any.
+        signals: names of the signals received; more may be added during training.
+    """
 
     def __init__(
         self,

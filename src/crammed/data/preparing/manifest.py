@@ -43,7 +43,12 @@ MOST_PARTS = 1000
 
 @dataclass(frozen=True)
 class StageResults:
-    """What the stages of a preparation found."""
+    """What the stages of a preparation found.
+
+    Attributes:
+        tokens_left_out: tokens that did not fill a row.
+        given: the held-out documents, if they were given.
+    """
 
     text: CleanedText
     mixed: Mixed
@@ -210,7 +215,14 @@ def changed_files(corpus: Corpus, data: DataConfig, *, hashed: bool = True) -> l
 
 
 def unchanged(corpus: Corpus, data: DataConfig, *, hashed: bool = True) -> Corpus:
-    """The corpus, unless `changed_files` finds some, which is an `InputError`."""
+    """The corpus, if its text is still as it was prepared.
+
+    Args:
+        hashed: as for `changed_files`.
+
+    Raises:
+        InputError: the text has changed.
+    """
     if changed := changed_files(corpus, data, hashed=hashed):
         raise InputError(
             f"{', '.join(changed)} changed since {corpus.path} was prepared: choose another --out"

@@ -131,7 +131,11 @@ class Remembered(Generic[Value]):
 
 
 def cut_into_chunks(texts: Sequence[str] | pa.LargeStringArray) -> ChunkedText:
-    """Cut texts before runs of white space, around ASCII punctuation, before Chinese characters."""
+    """Cut texts before runs of white space, around ASCII punctuation, before Chinese characters.
+
+    Raises:
+        InputError: the texts have 2 GiB or more in all.
+    """
     documents = texts if isinstance(texts, pa.LargeStringArray) else strings_of(texts)
     _, offsets, characters = documents.buffers()
     borders = np.frombuffer(offsets or bytes(8), np.int64)[documents.offset :][: len(texts) + 1]

@@ -34,7 +34,11 @@ def named_tokenizer(name: str) -> Tokenizer:
 
 
 def given_vocabulary(config: TokenizerConfig) -> int | None:
-    """The size of the vocabulary that `tokenizer.file` brings; None if one is to be trained."""
+    """The size of the vocabulary that `tokenizer.file` brings; None if one is to be trained.
+
+    Raises:
+        InputError: as for `named_tokenizer`.
+    """
     return None if config.file is None else vocabulary_size(named_tokenizer(config.file))
 
 

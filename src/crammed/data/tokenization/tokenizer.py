@@ -69,6 +69,9 @@ def begins_word(tokenizer: Tokenizer) -> NDArray[np.bool_]:
     """Whether each token begins a word, [V].
 
     WordPiece marks the tokens that go on a word; others mark those that come after a space.
+
+    Raises:
+        InputError: neither is the case.
     """
     begins = np.ones(vocabulary_size(tokenizer), dtype=bool)
     vocabulary = tokenizer.get_vocab()
@@ -120,7 +123,14 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def read_tokenizer(file: Path, size: int) -> Tokenizer:
-    """The tokenizer of a corpus or a model, as we saved it; every id must be below `size`."""
+    """The tokenizer of a corpus or a model, as we saved it.
+
+    Args:
+        size: rows of the embedding; every id must be below.
+
+    Raises:
+        InputError: it is missing, damaged, or has ids that are too large.
+    """
     with library_faults(file):
         text = read_text(file)
         check_ids(json.loads(text), file)

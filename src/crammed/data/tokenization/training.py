@@ -66,6 +66,9 @@ def train_from_words(counts: Iterable[tuple[str, int]], config: TokenizerConfig)
 
     Args:
         counts: each chunk from `chunks.cut_into_chunks` and how often it occurs, in any order.
+
+    Raises:
+        InputError: the text has no characters that the tokenizer keeps.
     """
     words = _words_of(counts, config)
     if config.kind == "wordlevel":

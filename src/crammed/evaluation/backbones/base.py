@@ -54,8 +54,10 @@ class Backbone(Protocol):
         """Tokenize texts or pairs; a sequence that is too long loses the end of its longer text.
 
         Args:
-            max_length: at most the model's.
             words: each tuple holds the words of one sequence, not one or two texts.
+
+        Raises:
+            InputError: `max_length` exceeds the model's.
         """
         ...
 
@@ -112,7 +114,11 @@ class Backbone(Protocol):
         ...
 
     def untrained_masked_lm(self, device: torch.device) -> SparseMaskedLM:
-        """The masked language model with random weights, which are always the same."""
+        """The masked language model with random weights, always the same.
+
+        Raises:
+            InputError: the model's library has no masked language model for this architecture.
+        """
         ...
 
 

@@ -162,7 +162,11 @@ class HuggingFaceBackbone:
         return model.float()
 
     def finetuned(self, *, every_token: bool) -> nn.Module:
-        """The classifier in the folder, in evaluation mode; called like that of `classifier`."""
+        """The classifier in the folder, in evaluation mode; called like that of `classifier`.
+
+        Raises:
+            InputError: the folder holds an encoder without a classifier.
+        """
         model, lost = self._load(_classifier_class(every_token))
         if lost:
             raise InputError(f"{self.name} is not fine-tuned: its weights lack {_some(lost)}")

@@ -35,7 +35,12 @@ _OF_VECTORS = ("modules.json", "sentence_bert_config.json", "*_Pooling/config.js
 
 
 def find(spec: str) -> tuple[str, Path]:
-    """Name and folder of a model; a hub model is downloaded unless it is cached."""
+    """Name and folder of a model; a hub model is downloaded unless it is cached.
+
+    Raises:
+        InputError: there is no such folder and no such model on the hub, or transformers is not
+            installed.
+    """
     import_extra("transformers", "hf", "a Hugging Face model")
     path = Path(spec)
     if path.is_dir():
@@ -57,7 +62,11 @@ def find(spec: str) -> tuple[str, Path]:
 
 
 def check_tokenizer_files(folder: Path) -> None:
-    """Check that there is a tokenizer, since transformers may blame a missing library instead."""
+    """Check that there is a tokenizer, since transformers may blame a missing library instead.
+
+    Raises:
+        InputError: the folder holds no file of a tokenizer.
+    """
     if not any(file for pattern in _TOKENIZER for file in folder.glob(pattern)):
         raise InputError(f"{folder} holds no tokenizer (such as tokenizer.json)")
 

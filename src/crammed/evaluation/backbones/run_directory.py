@@ -32,7 +32,11 @@ def run_files(run: Path) -> list[Path]:
 
 
 class RunBackbone:
-    """A model trained here; `crammed.evaluation.backbones.base.Backbone` documents the members."""
+    """A model trained here; `crammed.evaluation.backbones.base.Backbone` documents the members.
+
+    Args:
+        run: its run directory.
+    """
 
     def __init__(self, run: Path) -> None:
         final = load_trained(run)

@@ -38,7 +38,13 @@ class BackboneSpec:
         return HuggingFaceBackbone(*self.files(), trust_remote_code=self.trust_remote_code)
 
     def files(self) -> tuple[str, Path]:
-        """Name and folder of a run's export or a Hugging Face model, downloaded if need be."""
+        """Name and folder of a Hugging Face model, downloaded unless it is cached.
+
+        Of a run, it is the exported model.
+
+        Raises:
+            InputError: there is no such model.
+        """
         path = Path(self.spec)
         if has_trained_model(path):
             return path.resolve().name, exported_model(path)
@@ -54,7 +60,11 @@ class BackboneSpec:
 
 
 def local_digest(folder: Path) -> str:
-    """The `Backbone.sha256` of the model in a folder, without loading the model."""
+    """The `Backbone.sha256` of the model in a folder, without loading the model.
+
+    Raises:
+        InputError: the folder holds no model.
+    """
     if is_adapted(folder):
         folder = exported_model(folder)
     return digest(run_files(folder) if has_trained_model(folder) else model_files(folder))

@@ -110,7 +110,11 @@ def by_python(
     words: bool,
     filler: int,
 ) -> Tokenized:
-    """The same with a transformers tokenizer written in Python."""
+    """Tokenize with a transformers tokenizer written in Python.
+
+    Args:
+        filler: id that replaces a sequence without any tokens.
+    """
     special = [tokenizer.num_special_tokens_to_add(pair=pair) for pair in (False, True)]
     unknown = [] if tokenizer.unk_token_id is None else [tokenizer.unk_token_id]
 

@@ -27,7 +27,14 @@ _DAMAGED = (
 
 
 def save_arrays(file: Path, arrays: Arrays, about: dict[str, Any]) -> None:
-    """Write arrays and a description of them; the file appears complete or not at all."""
+    """Write arrays and a description of them; the file appears complete or not at all.
+
+    Args:
+        about: the description, which must be serializable as JSON.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
     content = io.BytesIO()
     stored = {f"={name}" if name in _TAKEN else name: array for name, array in arrays.items()}
     np.savez(content, about=np.array(json.dumps(about, default=str)), **stored)  # type: ignore[arg-type]

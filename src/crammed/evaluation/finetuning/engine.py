@@ -225,8 +225,11 @@ def finetune(
 
     Args:
         names: (task, seed) of each model.
-        capture: how to capture steps, which may raise `CaptureFailed`; None uses CUDA graphs if
-            `numerics` asks for them.
+        capture: how to capture steps; None uses CUDA graphs if `numerics` asks for them.
+
+    Raises:
+        InputError: the training split is smaller than one batch.
+        CaptureFailed: a step cannot be captured.
     """
     if len(train) < protocol.batch:
         raise InputError(f"{len(train)} training rows are fewer than one batch of {protocol.batch}")

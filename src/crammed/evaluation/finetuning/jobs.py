@@ -96,7 +96,13 @@ class FinetuneSetup:
 
 @dataclass(frozen=True)
 class JobProgress:
-    """A progress report: tokens trained on since the last, or a job that ended or failed."""
+    """A progress report.
+
+    Attributes:
+        tokens: how many tokens have been trained on since the last report.
+        job: the job that has ended, if one has.
+        failure: why that job failed, if it did.
+    """
 
     tokens: float = 0.0
     job: FinetuneJob | None = None
@@ -122,6 +128,9 @@ def run_jobs(
     Args:
         parameters: the model's number of parameters, which decides how many models fit in memory.
         limit: maximum number of jobs at once; None is what cores and memory allow.
+
+    Raises:
+        CrammedError: a worker process died.
     """
     jobs = sorted(jobs, key=lambda job: -job.task.tokens)  # the jobs of a task stay together
     cpu, here = setup.numerics.device.type == "cpu", setup.threads

@@ -30,7 +30,11 @@ Outputs = NDArray[np.float64]
 
 
 def refuse_unprobed(tasks: Sequence[Task], protocol: Protocol) -> None:
-    """If the protocol probes, refuse tasks that have no vector for each text."""
+    """Refuse tasks that have no vector for each text, if the protocol probes.
+
+    Raises:
+        InputError: there is one, or scikit-learn is not installed.
+    """
     if protocol.probe is None:
         return
     import_extra("sklearn", "linear", "a probe")
@@ -56,6 +60,10 @@ def probe(
     Args:
         encoder: (ids, mask, types) -> hidden states.
         splits: of sequences with one text each.
+        method: ``linear`` or ``knn``.
+
+    Raises:
+        ValueError: the hidden states are not finite.
     """
     mean = MeanOfTokens(encoder).to(numerics.device)
     given, labels = _features(mean, task.train, pad, numerics), task.train.read()[1]

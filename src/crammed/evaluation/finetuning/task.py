@@ -65,7 +65,12 @@ class TokenizedSplit:
     def write(
         self, tokens: Tokenized, labels: NDArray[np.float32], counts: NDArray[np.int64] | None
     ) -> None:
-        """Write the file, for kind tokens with the number of words in each sequence."""
+        """Write the file.
+
+        Args:
+            labels: those of `Rows`.
+            counts: [N] the number of words in each sequence, for kind tokens; None for others.
+        """
         arrays: dict[str, NDArray[Any] | None] = {
             "ids": tokens.ids,
             "offsets": tokens.offsets,

@@ -21,7 +21,11 @@ _MOST_WEIGHTS = 4_000_000
 def mean_measure(
     metrics: Sequence[Metric], outputs: Outputs, rows: Rows, labels: Sequence[str]
 ) -> float:
-    """The mean of the metrics, see `measure`, which is the score of one seed, in percent."""
+    """The mean of the metrics, which is the score of one seed, in percent.
+
+    Raises:
+        ValueError: one of the metrics is undefined, see `measure`.
+    """
     return float(np.mean([measure(metric, outputs, rows, labels) for metric in metrics]))
 
 

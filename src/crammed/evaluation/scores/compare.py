@@ -61,7 +61,15 @@ def paired_difference(
     name: str,
     task: str,
 ) -> Difference:
-    """Compare two models by their seeds' outputs for the same rows; see `resampled_medians`."""
+    """Compare two models by their seeds' outputs for the same rows.
+
+    Args:
+        a: outputs of every seed of A; `b` those of B.
+        name: the score's name, and `task` its task, see `resampled_medians`.
+
+    Raises:
+        ValueError: the score of a seed is undefined.
+    """
     medians = [
         np.median([mean_measure(metrics, each, rows, labels) for each in outputs])
         for outputs in (a, b)

@@ -17,7 +17,12 @@ MOST_MISTAKES, MOST_CLASSES, MOST_CHARACTERS = 20, 30, 200
 
 @dataclass(frozen=True)
 class Judged:
-    """What a fine-tuned model says of the labelled split of a score."""
+    """What a fine-tuned model says of a labelled split.
+
+    Attributes:
+        name: of the score.
+        outputs: those of the rows.
+    """
 
     task: Task
     labels: tuple[str, ...]

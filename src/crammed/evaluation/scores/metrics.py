@@ -86,7 +86,11 @@ def units_of(rows: Rows) -> Integers:
 def weighted_metric(
     metric: Metric, outputs: Outputs, rows: Rows, labels: Sequence[str]
 ) -> Weighted:
-    """The metric of these predictions as a function of how often each unit was drawn."""
+    """The metric of these predictions as a function of how often each unit was drawn.
+
+    Raises:
+        ValueError: the outputs are not finite, or labels or groups do not suit the metric.
+    """
     unit = units_of(rows)
     if metric == "spearman":
         return _spearman(outputs[:, 0].astype(float), rows.labels.astype(float), unit)

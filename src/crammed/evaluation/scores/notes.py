@@ -22,7 +22,11 @@ def gain(score: Mapping[str, Any]) -> tuple[float, tuple[float, float]] | None:
 
 
 def notes(tasks: Mapping[str, Any]) -> list[str]:
-    """Sentences on the scores that pretraining did not raise, or that a linear model has too."""
+    """A sentence for each score on which pretraining did not help, or a linear model does as well.
+
+    Args:
+        tasks: scores as JSON, by name; those without a median have failed.
+    """
     found = []
     for name, score in tasks.items():
         if (brought := gain(score)) is not None and brought[1][0] <= 0.0:

@@ -35,6 +35,9 @@ def predictions(outputs: Outputs, rows: Rows) -> Predictions:
 
     A multi-label row is predicted to have every label whose logit is above 0; for other kinds, the
     prediction is the class with the largest logit.
+
+    Raises:
+        ValueError: the outputs are not finite, or no row has a label.
     """
     check_finite(outputs)
     row = np.arange(len(rows))
@@ -64,14 +67,22 @@ def check_finite(outputs: Outputs) -> None:
 
 
 def group_of(rows: Rows) -> Integers:
-    """[R] the number of each row's group."""
+    """[R] the number of each row's group.
+
+    Raises:
+        ValueError: the rows have no groups.
+    """
     if not rows.groups:
         raise ValueError("the rows have no groups: give the task a `group`")
     return np.unique(np.array(rows.groups), return_inverse=True)[1]
 
 
 def span_counts(truth: Integers, guess: Integers, row: Integers, labels: Sequence[str]) -> Integers:
-    """For each row, how many spans are correct, predicted and gold: [rows, 3]."""
+    """For each row, how many spans are correct, predicted and gold: [rows, 3].
+
+    Raises:
+        ValueError: a label is not ``O``, ``B-...`` or ``I-...``.
+    """
     for label in labels:
         if label != "O" and label[:2] not in ("B-", "I-"):
             raise ValueError(f"span-f1 needs labels O, B-... and I-..., not {label!r}")

@@ -35,6 +35,11 @@ def published_beside(
     Scores are comparable if the paper's protocol was used on data of official size; means, if all
     of their scores are. If the number of seeds is not the paper's five, the table says so.
 
+    Args:
+        suite: the suite's name.
+        scores: its scores as JSON, ``{"tasks", "means"}``.
+        protocol: the hyperparameters of fine-tuning.
+
     Returns:
         ``{"columns": [...], "rows": [{"name", "source", "values"}]}``.
     """

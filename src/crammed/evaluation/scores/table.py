@@ -179,7 +179,11 @@ def source_text(own: Json) -> str:
 
 
 def score_tables(suite: str, scores: Json, protocol: Json, length: int | None) -> list[Printed]:
-    """A suite's scores and means, notes that do not fit a row, and comparable published models."""
+    """A suite's scores and means, notes that do not fit a row, and comparable published models.
+
+    Args:
+        length: as from `longest_sequence`.
+    """
     table = new_table(f"{suite}, in percent")
     add_column(table, "task", widest=34)
     add_column(table, "metric", widest=34)
@@ -245,7 +249,11 @@ def _published_table(suite: str, scores: Json, protocol: Json) -> Table | None:
 def comparison_tables(
     a: str, b: str, entries: Sequence[Json], *, probed: bool = False
 ) -> list[Printed]:
-    """The entries of `compare.compare` as a table, then notes on what could not be compared."""
+    """The entries of `compare.compare` as a table, then notes on what could not be compared.
+
+    Args:
+        probed: whether there are no seeds, since nothing was fine-tuned.
+    """
     table = new_table(f"A: {one_line(a)}\nB: {one_line(b)}")
     add_column(table, "task", widest=34)
     add_column(table, "metric", widest=34)

@@ -27,7 +27,13 @@ Kinds = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Cell:
-    """An arm at one budget: its mean FLOPs, and the held-out loss of each of its `seeds`."""
+    """An arm at one budget.
+
+    Attributes:
+        flops: mean training FLOPs of its runs.
+        losses: held-out loss of each seed.
+        seeds: which these are.
+    """
 
     type: str
     size: str

@@ -51,9 +51,12 @@ class Law:
 
 @dataclass(frozen=True)
 class BestSize:
-    """The best size at a budget of these mean FLOPs: the minimum of a parabola.
+    """The best size at a budget.
 
-    `parameters` is None if the sizes do not enclose a minimum, or did not have equal FLOPs.
+    Attributes:
+        flops: mean over all sizes.
+        parameters: at the minimum of a parabola; None if the sizes do not enclose one, or did not
+            have equal FLOPs.
     """
 
     flops: float

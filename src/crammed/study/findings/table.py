@@ -64,7 +64,8 @@ def judged_by(study: StudyResult) -> list[str]:
 def measure_text(measure: str, *, with_suite: bool = False) -> str:
     """``loss@0.15`` -> ``held-out loss, 15 % masked``; ``glue.cola@mine`` -> ``CoLA by mine``.
 
-    With the suite, that is ``CoLA of glue by mine``.
+    Args:
+        with_suite: whether to name the suite of a task, as in ``CoLA of glue by mine``.
     """
     name, _, after = measure.partition("@")
     if name in _NAMES and after:
@@ -151,7 +152,11 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def equal_text(study: StudyResult) -> str:
-    """What arms get equally much of at one budget, such as ``equal FLOPs``, and what not."""
+    """What all arms get the same amount of, such as ``equal FLOPs``, and what they do not.
+
+    Args:
+        study: the result at one budget.
+    """
     if not study.budget:
         return "equal budgets"
     kind = Budget.parse(study.budget).kind
@@ -258,7 +263,11 @@ def _cells(row: Json, measures: Sequence[str], *, judged: bool) -> list[str]:
 
 
 def axis_limit(compared: Sequence[Json]) -> float:
-    """Where the axis of a figure ends, so that a few large differences do not hide the rest."""
+    """Where the axis of a figure ends, so that a few large differences do not hide the rest.
+
+    Args:
+        compared: one measure of each arm.
+    """
     sizes = sorted(abs(float(one["difference"])) for one in compared if one["difference"])
     ends = [one["interval"] for one in compared if one["interval"]]
     half = statistics.median(float(high - low) / 2.0 for low, high in ends) if ends else 0.0

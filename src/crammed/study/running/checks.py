@@ -44,10 +44,13 @@ def check_arms(
 
 
 def check_budgets(study: Study, corpora: ArmCorpora, budget: Budget) -> None:
-    """Check the budget of every arm as far as that is possible before text is read.
+    """Check every arm's budget, as far as that is possible before text is read.
+
+    Args:
+        study: as `load_study` returns it.
 
     Raises:
-        InputError: a budget ends before the first update of an arm.
+        InputError: a budget ends before the first update of an arm, which is named.
     """
     for arm in study.arms:
         with _named(arm):

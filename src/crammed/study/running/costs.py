@@ -81,11 +81,17 @@ def cost_of(
     timing: Timing,
     judges: Sequence[Judge] = (),
 ) -> Cost:
-    """The cost of what is left of a study, whose corpora and folder need not exist yet.
+    """The cost of what is left of a study.
 
-    All times are those of runs in this folder. Before an arm has one, a budget of time says how
-    long it trains, or the device is measured. Before there is any, judging is not counted, and what
-    else a run does is measured.
+    The time of training is that of other seeds of the arm; before there is one, a budget of time
+    gives it, or the device is measured. The times of judging, and of all else besides training, are
+    those of the runs in this folder; before one has finished, judging is not counted, and the rest
+    is measured.
+
+    Args:
+        study: as `load_study` returns it.
+        corpora: of the study; they need not be prepared.
+        out: folder of the study; it need not exist.
 
     Raises:
         InputError: an arm is not valid, or the folder is damaged.

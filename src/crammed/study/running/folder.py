@@ -87,9 +87,12 @@ def result_of(run: Path) -> Run | None:
 def left_runs(
     study: Study, seeds: int, arms: Mapping[str, Arm], out: Path, judges: Sequence[Judge]
 ) -> list[Left]:
-    """The runs that are to be trained or judged, of `begun_arms`.
+    """The runs that are to be trained or judged.
 
     They come seed by seed, so that a study that is cut short has complete seeds.
+
+    Args:
+        arms: as `begun_arms` returns them.
     """
     left = []
     for seed in range(seeds):

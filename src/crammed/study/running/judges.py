@@ -187,6 +187,9 @@ def check_data(judges: Iterable[Judge], known: Mapping[str, str], scored: Iterab
     Args:
         known: the `Judge.state` of suites whose data runs have been judged with.
         scored: the names of the scores that runs have: others are of tasks not read so far.
+
+    Raises:
+        InputError: as `Judge.check_data`.
     """
     there = dict.fromkeys(scored, 0.0)
     for judge in judges:

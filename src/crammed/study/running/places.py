@@ -43,7 +43,11 @@ class Place(Protocol):
     slots: int
 
     def run(self, words: Sequence[str], env: Mapping[str, str] | None = None) -> Ended:
-        """Run Python with these words, and these variables besides those of this process."""
+        """Run Python with these words to its end.
+
+        Args:
+            env: variables besides those of this process.
+        """
         ...
 
     def stop(self) -> None:
@@ -94,7 +98,10 @@ class Processes:
 class RayTasks:
     """Tasks on a Ray cluster, whose machines all see the folders of the study.
 
-    The cluster gets `slots` at a time, and starts those for which it has these threads and GPUs.
+    Args:
+        slots: how many are handed to the cluster, which starts those that it has room for.
+        threads: CPUs of each.
+        gpus: GPUs of each.
     """
 
     def __init__(self, ray: Any, slots: int, threads: int, gpus: int) -> None:

@@ -33,9 +33,13 @@ def in_seconds(
 ) -> tuple[Study, dict[str, UpdateTime]]:
     """The study with a budget of FLOPs for each arm, and how long its updates take.
 
-    Arms that have begun keep their budgets. The others are timed beside one of them, the baseline
-    if it has begun, whose new time says how fast the machine is now. Other kinds of budget stay,
-    and so do studies of older versions, which began by the clock of each run.
+    Arms that have begun go on with the budgets that they began with; the others are timed beside
+    one of them, the baseline if it is, whose new time says how fast the machine is now. Studies
+    whose budget is not one of time, or that began by the clock of each run, as they once did, stay
+    as they are.
+
+    Args:
+        threads: CPU threads of each run, unless the arm sets them.
 
     Raises:
         InputError: the device of an arm is missing, or too small for its model.

@@ -48,7 +48,13 @@ def scaled_down(full: RunConfig, fitted: RunConfig, but: Iterable[str]) -> RunCo
 
 
 def in_proportion(config: RunConfig, full: RunConfig, small: RunConfig) -> RunConfig:
-    """A recipe scaled down as the study's base was, from `full` to `small`."""
+    """A recipe scaled down by the ratios of `small` to `full`.
+
+    Args:
+        config: the recipe as it is.
+        full: the base of the study as it is.
+        small: the base as `scaled_down` gives it.
+    """
     if small == full:
         return config
     width = _whole_width(config.model.width * small.model.width / full.model.width)

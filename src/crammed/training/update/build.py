@@ -48,7 +48,16 @@ def build(
     device: Device,
     begins: Beginnings | None = None,
 ) -> TrainStep:
-    """The step that trains a new model, or `InputError` if it is too large for the device."""
+    """The step that trains a new model, with its optimizer.
+
+    Args:
+        vocab_size: size of the tokenizer's vocabulary.
+        specials: ids of the tokenizer's special tokens.
+        begins: as in `Masker`.
+
+    Raises:
+        InputError: the model is too large for the device's memory.
+    """
     refuse_too_large(config, vocab_size, device.torch.type)
     model = new_model(config, vocab_size, device.torch)
     return step_of(model, config, specials, device, begins)
@@ -61,7 +70,11 @@ def step_of(
     device: Device,
     begins: Beginnings | None = None,
 ) -> TrainStep:
-    """The step that trains this model, with a new optimizer; `begins` as in `Masker`."""
+    """The step that trains this model, with a new optimizer; `begins` as in `Masker`.
+
+    Raises:
+        InputError: 8-bit products were requested but do not support the model.
+    """
     objective = OBJECTIVES[config.objective.name](model, config, specials, device, begins)
     optimizer = build_optimizer(model, config.optim)
     both, rises = (encoders_of(model), encoders_of(objective.copy)), config.train.layer_drop_rises
@@ -94,7 +107,12 @@ def weighed(step: TrainStep, config: RunConfig, corpus: Corpus, device: torch.de
 
 
 def build_for(config: RunConfig, corpus: Corpus, device: Device) -> TrainStep:
-    """As `build`, with the parameters that are set from the corpus before training."""
+    """As `build`, with the parameters that are set from the corpus before training.
+
+    Raises:
+        InputError: the model is too large for the device's memory, or words are to be masked and
+            the tokenizer does not show where they begin.
+    """
     specials, begins = Specials.of(corpus.tokenizer), word_beginnings(config, corpus, device.torch)
     step = build(config, corpus.vocab_size, specials, device, begins)
     if config.model.decoder_bias_start == "log-frequency":

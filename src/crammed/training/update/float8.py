@@ -142,7 +142,10 @@ class Float8Linear(Linear):
 
 
 class Float8Scales:
-    """The scales of the 8-bit products of a training copy, from one update to the next.
+    """The scales of a model's 8-bit products, from one update to the next.
+
+    Args:
+        model: a training copy whose products are `Float8Linear`.
 
     Attributes:
         numbers: scalars by which losses must also be differentiated, for `note`.

@@ -67,7 +67,11 @@ def with_lanes(config: RunConfig, run: RunDir, device: Device, progress: Progres
 
 
 def note_parts(run: RunDir, kind: str, count: int, before: int | None, progress: Progress) -> None:
-    """Record in how many lanes or processes a run trains; say so if it was another number."""
+    """Record in how many lanes or processes a run trains, and say so if it was another number.
+
+    Args:
+        before: the number so far; None if none was recorded.
+    """
     if count == before:
         return
     run.event(kind, count=count)
@@ -79,7 +83,11 @@ def note_parts(run: RunDir, kind: str, count: int, before: int | None, progress:
 
 
 def lanes_before(run: Path) -> int | None:
-    """Among how many lanes the run in this folder has divided its updates; None if it is new."""
+    """Among how many lanes the run in this folder has divided its updates; None if it is new.
+
+    Raises:
+        InputError: its events are damaged.
+    """
     counts = [e["count"] for e in read_events(run, lanes=("count",)) if e["event"] == "lanes"]
     if counts:
         if not 1 <= counts[-1] <= MOST:

@@ -50,9 +50,10 @@ has no logits."""
 
 
 def target_weights(log_shares: Tensor, power: float) -> Tensor:
-    """What each token weighs in `balanced`, [V], by the natural logarithm of its share of the text.
+    """What each token of the vocabulary weighs in `balanced`, [V]; 1 on average over the text.
 
-    The average over the text is 1.
+    Args:
+        log_shares: [V] natural logarithms of the tokens' shares of the text.
     """
     weights = (-power * log_shares).exp()
     return weights / (log_shares.exp() * weights).sum()
@@ -61,7 +62,11 @@ def target_weights(log_shares: Tensor, power: float) -> Tensor:
 def summed_loss(
     logits: Tensor, labels: Tensor, config: RunConfig, weights: Tensor | None = None
 ) -> Tensor:
-    """The configured loss, with the z-loss if there is one, and `target_weights` in `balanced`."""
+    """The configured loss, with the z-loss if there is one.
+
+    Args:
+        weights: `target_weights` for `balanced`; None counts all tokens alike.
+    """
     if config.loss.name == "balanced":
         if weights is not None:  # models of others may have outputs that stand for no token
             weights = F.pad(weights, (0, logits.shape[-1] - len(weights)))

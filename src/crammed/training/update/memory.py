@@ -68,12 +68,26 @@ def _tried(peak: Callable[[int], int], rows: int) -> float:
 
 
 def refuse_too_large(config: RunConfig, vocab_size: int, kind: str) -> None:
-    """Refuse a model too large to be trained on a type of device here, such as ``cuda``."""
+    """Refuse a model that cannot be trained here, before any of it is allocated.
+
+    Args:
+        kind: type of the device, such as ``cuda``.
+
+    Raises:
+        InputError: weights, gradients and moments need more than the device's whole memory.
+    """
     refuse_larger(config, vocab_size, memory_of(kind), f"this machine's {kind}")
 
 
 def refuse_larger(config: RunConfig, vocab_size: int, most: int | None, what: str) -> None:
-    """Raise `InputError` if weights, gradients and moments need more than `most` bytes."""
+    """Refuse a model whose weights, gradients and moments need more than `most` bytes.
+
+    Args:
+        what: the name of what has the memory, for the message.
+
+    Raises:
+        InputError: they do.
+    """
     size = parameters(config.model, vocab_size, config.generator())
     held = bytes_per_parameter(config) * size
     if most is not None and held > most:

@@ -84,7 +84,11 @@ class Script(_Guessing):
 
 
 def guessed(word: Tensor, logits: Tensor, numbers: Tensor) -> Tensor:
-    """Tokens [B, N] drawn from predictions [B, N, V]; other arguments as in `keyed_bits`."""
+    """Tokens [B, N] drawn from the predictions [B, N, V], by the number of the row.
+
+    Args:
+        word: as in `keyed_bits`.
+    """
     drawn = keyed_bits(word, numbers, logits.shape[1])[..., None].to(logits.dtype) / 2**32
     below = logits.softmax(-1).cumsum(-1) <= drawn
     return below.sum(-1).clamp(max=logits.shape[-1] - 1)

@@ -71,10 +71,14 @@ TESTS: dict[str, Callable[[Pieces, float], Tensor]] = {
 
 
 class Spread:
-    """Adds up the gradients of an update's pieces, one at a time in ``grad``, and tests them.
+    """Adds up the gradients of an update's pieces, and tests them.
+
+    Args:
+        parameters: whose ``grad`` holds the gradients of one piece at a time.
 
     Attributes:
-        enough: whether the pieces of the last update passed the test, as fewer than two do.
+        enough: whether the pieces of the last update passed the test; of fewer than two it is not
+            known, which counts as passed.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], config: AdaptiveConfig) -> None:

@@ -105,7 +105,11 @@ class TrainStep:
             torch._dynamo.config.recompile_limit = max(limit, MOST_SHAPES)
 
     def prepare(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
-        """Fit the memory, and compile every shape of updates with such rows and mask rates.
+        """Prepare for the first update: fit the memory, and compile every shape to come.
+
+        Args:
+            row_counts: numbers of rows that an update may have.
+            rates: mask rates that an update may have.
 
         Raises:
             InputError: there are too many shapes to compile, the compiler failed, or not even one

@@ -241,6 +241,9 @@ def write_table(file: Path, found: Iterable[Runs]) -> None:
 
     It takes 16 bytes on the disk for each run, and twice as many while it is written; memory does
     not grow with it. A posting is the number of a document and a place in it.
+
+    Args:
+        found: the runs of some documents after the other.
     """
     parts, sizes = [], []
     for number, some in enumerate(_gathered(found)):

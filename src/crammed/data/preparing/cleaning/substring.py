@@ -46,7 +46,11 @@ def repeated_spans(texts: Sequence[bytes], shortest: int) -> list[list[Span]]:
 
 
 def check_size(least: int) -> None:
-    """Refuse a text of at least so many bytes if they are more than `MOST_BYTES`."""
+    """Check that a text of at least so many bytes is not too long.
+
+    Raises:
+        InputError: it has more than `MOST_BYTES`.
+    """
     if least > MOST_BYTES:
         raise InputError(
             f"the text has {least} bytes or more, and data.clean.substring takes at most "

@@ -79,7 +79,11 @@ Scores = dict[Ordering, NDArray[np.int32]]
 
 @dataclass(frozen=True, slots=True)
 class ScoreJob:
-    """A file of rows to score by `token_values` [V] of one or more orders."""
+    """A file of rows to score.
+
+    Attributes:
+        values: `token_values` [V] by name of the order, for at least one.
+    """
 
     file: Path
     row_length: int
@@ -94,7 +98,12 @@ def score_file(job: ScoreJob) -> Scores:
 
 
 def score_rows(rows: Tokens, values: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The score [R] of rows [R, S] by `token_values` [V]; takes 4 bytes of memory for a token."""
+    """The score of each row, [R]; takes 4 bytes of memory for each token.
+
+    Args:
+        rows: [R, S] token ids.
+        values: [V] values from `token_values`.
+    """
     scores: NDArray[np.int32] = values[rows].sum(axis=1, dtype=np.int32)
     return scores
 

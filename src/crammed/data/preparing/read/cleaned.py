@@ -30,9 +30,13 @@ from crammed.quantity import counted
 
 @dataclass(frozen=True)
 class ReadBlocks:
-    """The blocks of some parts of a source, given by its place, that were read together.
+    """The blocks of some parts that were read together.
 
-    Shards hold blocks of one `run` within the source, but of any of its parts.
+    Attributes:
+        source: place of their source.
+        run: number of the run within it: shards hold blocks of one run, but of any of its parts.
+        folder: where the blocks are.
+        reading: what all jobs together have read.
     """
 
     source: int
@@ -216,7 +220,11 @@ class CleanedText:
             given -= documents
 
     def require_documents(self) -> None:
-        """Refuse to continue if no part could be read, or cleaning dropped every document."""
+        """Refuse to continue if no text is left.
+
+        Raises:
+            InputError: no part could be read, or cleaning dropped every document.
+        """
         if not self.documents:
             whys = [each["why"] for each in self.skipped] + [each.first for each in self.lost]
             why = f": {whys[0]}" if whys else ", no document is left"

@@ -114,7 +114,11 @@ def check_room(
 
 
 def check_copies(size: int, folder: Path) -> None:
-    """Refuse copies of this size if they do not fit on the disk of a folder."""
+    """Check that copies of this size fit on the disk of a folder.
+
+    Raises:
+        InputError: they do not.
+    """
     free = _free(folder)
     if free is not None and size > free:
         raise InputError(

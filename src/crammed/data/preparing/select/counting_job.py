@@ -27,7 +27,12 @@ _Counted = Path | SelectedShard
 def all_counts(
     engine: Engine, shards: Iterable[SelectedShard], folder: Path
 ) -> Iterator[tuple[str, int]]:
-    """Each distinct chunk and how often it occurs, without the rarest if there are too many."""
+    """Each distinct chunk and how often it occurs, without the rarest if there are too many.
+
+    Args:
+        shards: after the stage ``select``.
+        folder: for tables on the way.
+    """
     level = 0
     counted: Iterator[_Counted] = iter(shards)
     while True:
@@ -54,7 +59,11 @@ def _add_up(job: tuple[tuple[_Counted, ...], Path]) -> Path:
 
 
 def sum_counts(tables: Sequence[pa.Table]) -> pa.Table:
-    """One table with these columns of all counts, without the rarest if there are too many."""
+    """One table of all counts, without the rarest chunks if there are too many.
+
+    Args:
+        tables: with the columns ``chunk`` (text) and ``count`` (int64).
+    """
     together = pa.concat_tables(tables)
     coded = one_array(together["chunk"]).dictionary_encode()
     each = numbers_in(one_array(together["count"]))

@@ -128,7 +128,11 @@ def known_documents(corpus: Corpus | None) -> Hashes | None:
 
 
 def write_known(folder: Path, known: Iterable[Hashes]) -> None:
-    """Write `_DIGESTS`; none in an array is lower than those in the arrays before."""
+    """Write `_DIGESTS`.
+
+    Args:
+        known: digests in any order; none in an array is lower than those in the arrays before.
+    """
     write_arrays(folder / _DIGESTS, (np.unique(some).astype("<u8") for some in known))
 
 

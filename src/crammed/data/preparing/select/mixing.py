@@ -52,6 +52,9 @@ def mix_sources(
 
     Args:
         characters: of the documents to pack from each shard, each counted once.
+
+    Raises:
+        InputError: no text is left of a source that is to have a share.
     """
     sources = text.sources
     if mix.temperature is None and all(source.share is None for source in sources):

@@ -68,7 +68,11 @@ class ShardSelection:
 
 @dataclass(frozen=True)
 class SelectedShard:
-    """A cleaned shard, its source, what happens to its documents, and the path of its new files."""
+    """A cleaned shard, its source, and what happens to its documents.
+
+    Attributes:
+        out: path of the shard's files from this stage on.
+    """
 
     slices: Slices
     out: Path

@@ -126,7 +126,12 @@ def repeated_units(
     config: RepeatedConfig,
     folder: Path,
 ) -> Cuts:
-    """What to cut out of the documents that are kept."""
+    """What to cut out of the documents that are kept.
+
+    Args:
+        listing: file that lists the blocks.
+        folder: for what jobs need to know.
+    """
     units = sum(engine.map(_write_units, ((block, config) for block in blocks)))
     marks = folder / "kept.npy"
     save_array(marks, kept)
