@@ -67,7 +67,8 @@ class Budget:
         """Read ``24h``, ``90m``, ``1h30m``, ``2e9tok``, ``500updates`` or ``1e18flop``.
 
         Raises:
-            InputError: the text is no such budget, or one that is zero or beyond any machine.
+            InputError: the text does not have this form, or the budget is not positive or is more
+                than any machine could spend.
         """
         typed = text.strip()
         number = r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?"
@@ -124,7 +125,11 @@ class Budget:
 
 @dataclass(frozen=True)
 class Limits:
-    """What ends a run, whichever comes first: its budget, or having read `most_tokens` tokens."""
+    """What ends a run: its budget or its limit on reading the text, whichever comes first.
+
+    Attributes:
+        most_tokens: how many tokens the run may read.
+    """
 
     budget: Budget
     most_tokens: float = math.inf
@@ -134,9 +139,10 @@ class Limits:
         return max(self.budget.share(work, charged_seconds), work.tokens / self.most_tokens)
 
     def trained(self, work: Work, charged_seconds: float, begun: float) -> float:
-        """Progress of training, which the schedules follow.
+        """Progress of training, which the schedules follow: 0 when the first update begins.
 
-        It is 0 when the first update begins, by when the share `begun` of the budget was spent.
+        Args:
+            begun: the share of the budget that was spent by then.
         """
         share = self.budget.share(work, charged_seconds)
         left = (share - begun) / (1.0 - begun) if begun < 1.0 else 1.0
@@ -197,7 +203,11 @@ class Ledger:
         self.seconds["lost"] += lost
 
     def lose(self, kept: Mapping[str, float]) -> float:
-        """Move the seconds charged since the state `kept` to the account ``lost``; return them."""
+        """Move the seconds charged since the earlier state `kept` to the account ``lost``.
+
+        Returns:
+            the number of seconds moved.
+        """
         self._book()
         before = sum(self.seconds.values())
         for name in self.charge - {"lost"}:
@@ -218,9 +228,11 @@ class Pace:
         self._seconds_per_row.append(seconds / rows)
 
     def typical(self, rows: int) -> float:
-        """Seconds for `rows` at the median pace, which a pause does not change; 0 at first.
+        """Seconds for `rows` at the median pace; 0 before the first update.
 
-        Of an even number the lower middle counts, so that one of two updates may be paused.
+        Schedules follow it, and it decides whether one more update fits. Neither a pause nor a load
+        of a moment changes it: of an even number, the lower middle counts, so that even a pause in
+        one of two updates does not. If a machine becomes slow, the median soon does as well.
         """
         return rows * statistics.median_low(self._seconds_per_row or (0.0,))
 

@@ -30,7 +30,14 @@ TINY = (
 
 
 def examine(progress: Progress) -> dict[str, Any]:
-    """Describe this machine by topic, and run the self-test; a `CrammedError` if that fails."""
+    """Describe this machine and run the self-test.
+
+    Returns:
+        what was found, by topic.
+
+    Raises:
+        CrammedError: the self-test failed.
+    """
     config = load_config("crammed")
     device = choose_device(config.compute)
     free = shutil.disk_usage(".").free

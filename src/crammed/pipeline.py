@@ -68,7 +68,10 @@ class GivenTasks:
         return cls(load_suite(suite), file, folder_of(data))
 
     def all_names(self, say: Callable[[str], None]) -> list[str]:
-        """All tasks whose data is there; `say` takes a line for each that a built-in suite lacks.
+        """As `names`, to take them all.
+
+        Args:
+            say: takes a line for each task of a built-in suite whose folder lacks its split.
 
         Raises:
             InputError: there is none, or a folder of the user's own suite lacks its split.

@@ -60,6 +60,9 @@ def train_and_export(
         group: the processes that train together, if there are several.
         adaptation: a pretrained model to go on with; None trains from scratch.
 
+    Returns:
+        the contents of ``summary.json``.
+
     Raises:
         InputError: the run was started with another corpus, or the corpus is damaged.
     """
@@ -269,7 +272,10 @@ def _heldout_sha256(corpus: Corpus, config: RunConfig) -> str:
 
 
 def result(run: Path, shown: Path | None = None) -> dict[str, Any]:
-    """The result of the finished run in a folder, named as `shown`, as ``--json`` prints it.
+    """The result of the finished run in a folder, as ``--json`` prints it.
+
+    Args:
+        shown: how to name the folder; None is by its path.
 
     Raises:
         InputError: it has not finished.

@@ -239,7 +239,7 @@ Schedule = Annotated[
 
 
 def batch_rows(u: float, rows: int, ramp: float, quantum: int) -> int:
-    """Rows of one update: they grow from one quantum to `rows` at u = `ramp`, in whole quanta.
+    """Rows of one update: grows from one quantum to `rows` at u = `ramp`, in whole quanta.
 
     This is the linear ramp of Geiping and Goldstein 2022, section 4.3, with a constant of the
     recipe in place of the device's microbatch. With `ramp` 0 it is `rows` from the start.
@@ -253,7 +253,8 @@ def batch_rows(u: float, rows: int, ramp: float, quantum: int) -> int:
 def mask_rate(u: float, start: float, end: float, stages: int) -> float:
     """Share of positions to predict, in `stages` equal steps from `start` to `end`.
 
-    In steps, because each number of masked positions is another shape to compile.
+    It changes in steps because each distinct number of masked positions is another static shape to
+    compile. With one stage the rate is `start` throughout.
     """
     if stages == 1:
         return start

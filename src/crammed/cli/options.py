@@ -126,7 +126,11 @@ def arguments(options: dict[str, Any], *own: str) -> dict[str, Any]:
 
 
 def recipe_and_overrides(words: list[str] | None) -> tuple[str | None, list[str]]:
-    """Which word names a recipe, and which set values; an `InputError` if several name one."""
+    """Which words name a recipe, and which set values.
+
+    Raises:
+        InputError: several name a recipe.
+    """
     overrides = [word for word in words or [] if "=" in word]
     names = [word for word in words or [] if "=" not in word]
     if len(names) > 1:

@@ -26,7 +26,12 @@ def print_run(run: Run, as_json: bool) -> None:
 
 
 def print_result(values: dict[str, Any], as_json: bool, lines: Sequence[Line]) -> None:
-    """Print a result on standard output: `values` as one JSON object, or `lines` for people."""
+    """Print a result on standard output.
+
+    Args:
+        values: the result, which is printed as one JSON object if `as_json`.
+        lines: the result for people.
+    """
     if as_json:
         typer.echo(json.dumps(values, allow_nan=False))
         return

@@ -49,7 +49,11 @@ def in_one_line(error: Any, verb: str) -> str:
 
 
 def refuse_spaces(arguments: list[str]) -> None:
-    """Refuse ``KEY = VALUE``, which a shell takes for several words, with an `InputError`."""
+    """Refuse ``KEY = VALUE``, which a shell takes for several words.
+
+    Raises:
+        InputError: there is a space at an equals sign.
+    """
     for place, word in enumerate(arguments):
         before = arguments[place - 1] if place else ""
         after = arguments[place + 1] if place + 1 < len(arguments) else ""

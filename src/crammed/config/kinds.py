@@ -27,8 +27,9 @@ class Kinds:
     """One of several kinds of a section.
 
     Attributes:
-        key: what distinguishes the kinds.
-        default: its value in a section that does not name its kind.
+        key: the key that distinguishes the kinds.
+        kinds: the kinds by their value of that key.
+        default: the value for a section that does not name its kind.
         keeps_values: whether the choice is marked with `KeepsValues`.
     """
 

@@ -10,9 +10,12 @@ from typing import Any
 
 
 def migrate(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Migrate those sections that a saved configuration has to the format of `RunConfig` now.
+    """Migrate the sections of a saved configuration to the format that `RunConfig` has now.
 
-    Call this before validating what an older version may have saved.
+    Call this before validating sections that an older version may have saved.
+
+    Args:
+        saved: plain values by section; any of them may be missing.
     """
     values = dict(saved)
     if isinstance(optim := values.get("optim"), Mapping):

@@ -334,7 +334,11 @@ class RunConfig(Section):
         return 1.0 + 1.0 / (self.optim.curvature_every or math.inf)
 
     def most_tokens(self, rows: float | None) -> float:
-        """The most tokens the run may read of so many rows; inf without a limit, or a corpus."""
+        """The most tokens the run may read from a corpus with this many rows; inf if unlimited.
+
+        Args:
+            rows: None if there is no corpus yet.
+        """
         if self.budget.most_epochs is None or rows is None:
             return math.inf
         return self.budget.most_epochs * rows * self.data.row_length

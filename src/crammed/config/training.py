@@ -108,9 +108,13 @@ class BatchConfig(Section):
         return self
 
     def rows_after(self, rows: int | None, *, enough: bool) -> int | None:
-        """Rows of the update after one of `rows`, whose gradients passed the test if `enough`.
+        """Rows of an update after one of `rows`, whose gradients passed the test if `enough`.
 
-        No `rows` stand for the first update; None is returned if gradients do not decide.
+        Args:
+            rows: None before the first update.
+
+        Returns:
+            None if that is not decided by gradients.
         """
         if self.adaptive is None:
             return None

@@ -172,7 +172,10 @@ def read_section(
 
 
 def validated(section: type[S], values: Mapping[str, Any], origin: str = "") -> S:
-    """A section from plain values; messages begin with their `origin`.
+    """A section from plain values.
+
+    Args:
+        origin: where they come from, for the message.
 
     Raises:
         InputError: naming every fault as ``key.path: what is wrong``, a line each.

@@ -58,7 +58,11 @@ def order_dtype(rows: int) -> np.dtype[Any]:
 
 
 def write_rows(path: Path, tokens: Tokens, row_length: int, dtype: np.dtype[Any]) -> Tokens:
-    """Write the whole rows of `tokens` [T], if any, and return the last T % row_length tokens."""
+    """Write the whole rows of `tokens` [T], if any, and return the last T % row_length tokens.
+
+    Documents follow each other without padding, so a row may hold the end of one document and the
+    beginning of the next.
+    """
     whole = len(tokens) // row_length * row_length
     if whole:
         write_array(path, tokens[:whole].astype(dtype, copy=False))
@@ -85,7 +89,11 @@ class Corpus:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raise an `InputError` if a file is missing or does not have its listed size."""
+        """Open `path`.
+
+        Raises:
+            InputError: it is not a corpus, or a file is missing or does not have its listed size.
+        """
         self.path = path
         try:
             text = read_text(path / "manifest.json")
@@ -149,7 +157,11 @@ class Corpus:
         return migrate({"corpus": self.sha256, "data": data, "tokenizer": tokenizer})
 
     def order(self, name: str) -> Tokens:
-        """A stored order: the row at each place, [rows]; an `InputError` if it is not stored."""
+        """A stored order: the row at each place, [rows].
+
+        Raises:
+            InputError: the corpus does not store it.
+        """
         if name not in self.orders:
             stored = ", ".join(("random", *self.orders))
             raise InputError(
@@ -161,8 +173,9 @@ class Corpus:
     def read(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows with these numbers, [len(indices), row_length].
 
-        A file that was cut off since the corpus was opened is an `InputError`. If that happens
-        during the read itself, the process dies of SIGBUS, which cannot be caught.
+        Raises:
+            InputError: a file was cut off since the corpus was opened. If that happens during the
+                read itself, the process dies of SIGBUS, which cannot be caught.
         """
         rows = np.empty((len(indices), self.row_length), np.int64)
         files = np.searchsorted(self._first_rows, indices, side="right") - 1
@@ -176,7 +189,11 @@ class Corpus:
         return rows
 
     def token_counts(self, *, sampled: bool = True) -> NDArray[np.int64]:
-        """Occurrences of each token, [V]; `sampled` reads only every n-th row of a large corpus."""
+        """Occurrences of each token, [V]: in all rows, or in every n-th row of a large corpus.
+
+        Args:
+            sampled: False reads all rows of a large corpus, too.
+        """
         apart = max(1, self.rows * self.row_length // COUNTED_TOKENS) if sampled else 1
         counts = np.zeros(self.vocab_size, np.int64)
         for start in range(0, self.rows, apart * _ROWS_AT_ONCE):

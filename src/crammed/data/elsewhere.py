@@ -86,7 +86,7 @@ def copy_all(
     progress: Progress,
     at_once: int = _AT_ONCE,
 ) -> None:
-    """Copy some files at a time; `copy` returns the size of its file in bytes."""
+    """Copy some files at a time and show progress; `copy` returns the size of its file in bytes."""
     done, pool = 0, ThreadPoolExecutor(at_once)
     with progress.task(label, len(items)) as task:
         try:

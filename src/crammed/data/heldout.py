@@ -137,11 +137,12 @@ def cut_rows(
     Args:
         ids_of: token ids of a text, without special tokens.
         sep: id of [SEP]; None if nothing ends a document.
+        file: JSON lines with a field ``text``, compressed or not.
         most_rows: largest number of rows to draw.
         length: tokens in a row, S.
 
     Raises:
-        InputError: the file is damaged, or shorter than one row.
+        InputError: the file is unreadable, not of that form, or shorter than one row.
     """
     ids, ends, sources = array("i"), array("q"), list[str]()
     characters = Counter[str]()

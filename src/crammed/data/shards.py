@@ -94,7 +94,11 @@ def write_done(file: Path, values: Mapping[str, Any]) -> None:
 
 
 def finish_stage(shard: Path, stage: str, result: Mapping[str, Any], files: Iterable[str]) -> None:
-    """Mark a stage as done that has written these files, named without the shard's own name."""
+    """Mark a stage as done.
+
+    Args:
+        files: names of the shard's files that the stage has written, without the shard's own.
+    """
     paths = [shard_file(shard, name) for name in files]
     hashes = {path.name: sha256(path) for path in paths}
     write_done(shard_file(shard, f"{stage}.json"), {**result, "files": hashes})
@@ -243,7 +247,11 @@ def load(shard: Path, name: str, *, mapped: bool = False) -> NDArray[Any]:
 
 @contextmanager
 def own_file(file: Path) -> Iterator[None]:
-    """Raise an `InputError` if an intermediate file is damaged; the next call makes it again."""
+    """Report a damaged intermediate file in one line.
+
+    Raises:
+        InputError: the file cannot be made sense of; the next call makes it again.
+    """
     try:
         yield
     except (ValueError, KeyError, IndexError, EOFError, FileNotFoundError, pa.ArrowInvalid) as e:

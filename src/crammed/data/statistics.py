@@ -74,7 +74,7 @@ class Statistics:
         return reduce(added, parts)
 
     def to_json(self) -> dict[str, Any]:
-        """All counts, for `from_json`."""
+        """All counts as JSON values, for `from_json`."""
         return {
             name: dict(value) if isinstance(value, Counter) else value.tolist()
             for name, value in vars(self).items()
@@ -111,9 +111,14 @@ def unknown_and_unused(counts: Counts, unknown: int) -> dict[str, Any]:
 
 
 def unigram_cross_entropy(counts: Counts, rows: NDArray[np.int64]) -> float:
-    """Nats per token of held-out rows, [R, S], under the frequencies of the training text's tokens.
+    """Cross-entropy of held-out rows under the training text's token frequencies.
 
-    These are `log_frequencies` of their counts, [V].
+    Args:
+        counts: [V] occurrences of each token in the training text; add-one smoothed.
+        rows: [R, S] token ids.
+
+    Returns:
+        Nats per token.
     """
     return float(-log_frequencies(counts)[rows].mean())
 
@@ -138,7 +143,10 @@ def labelled_lengths(histogram: Sequence[int]) -> list[tuple[str, int]]:
 def share_beyond(histogram: Sequence[int], length: int) -> float:
     """Approximate share of all tokens that lie in documents of at least `length` tokens.
 
-    The logarithms of the lengths in a bin of `histogram` are assumed to be uniformly distributed.
+    The logarithms of the lengths in a bin are assumed to be uniformly distributed.
+
+    Args:
+        histogram: [LENGTH_BINS] documents by length in tokens.
     """
     counts = np.array(histogram, np.float64)
     begins = 2.0 ** np.arange(len(counts))

@@ -29,6 +29,7 @@ class Comparison:
     Attributes:
         a, b: names of the models, or their folders of scores if the names are the same.
         entries: what `crammed.evaluation.scores.compare.compare` returns.
+        notes: whether the models are the same, and why their differences were not tested.
         probed: whether nothing was fine-tuned, so that there are no seeds.
     """
 

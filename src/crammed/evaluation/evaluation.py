@@ -40,14 +40,16 @@ class Request:
         suite: a built-in suite, a YAML file of tasks, ``blimp`` or ``heldout``.
         data: folder of tasks, or ``hub``; for ``blimp`` a file or folder of sentence pairs, for
             ``heldout`` a file of documents.
-        tasks: None is every task in the data.
-        seeds: None is the protocol's number.
+        tasks: names of tasks; None is every task in the data.
+        seeds: fine-tuning seeds; None is the protocol's number.
         protocol: a protocol, or its name or file; None is the run's own, or else the paper's.
         into: the evaluation folder; None is `default_folder`.
         elsewhere: what to do where it holds other scores.
-        untrained, jobs: as in `SuiteEvaluator`.
+        untrained: also fine-tune the untrained model.
         twins: folder in which models of the same shape share what the untrained model predicts.
         submission: zip file to write for the leaderboard.
+        jobs: how many models to fine-tune at once; None is what cores and memory allow.
+        trust_remote_code: allow Python code that comes with a Hugging Face model.
         keep: a file for the weights of the median seed's model of the request's only task.
     """
 
@@ -78,7 +80,8 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
         leaderboard expects and the file lacks. With weights to keep, also ``"seed"``: whose.
 
     Raises:
-        InputError: the request names what is not there, or a folder that holds other scores.
+        InputError: an unknown suite, protocol or task, a model or data that cannot be read, or a
+            folder that holds other scores.
     """
     suite = _suite_of(request)
     protocol = protocol_for(request.model, request.protocol, request.seeds)
@@ -143,6 +146,7 @@ def read_tasks(
 
     Args:
         data: folder of the tasks; None for the hub.
+        protocol: how models are fine-tuned, or probed.
         file: the suite's file, if it is the user's own and may be at fault.
         test: also read the test splits, for a submission.
 

@@ -169,7 +169,11 @@ class EvaluationFolder:
         return threads
 
     def numerics(self, now: str) -> list[str]:
-        """The devices and number formats of the models fine-tuned here before; `now` is added."""
+        """The devices and number formats that models were fine-tuned with here before.
+
+        Args:
+            now: that of the models that follow, which is added.
+        """
         described = self.path / "evaluation.json"
         found = read_json(described) or {}
         before = list(found.get("numerics", []))
@@ -261,7 +265,7 @@ def _described(folder: Path) -> dict[str, Any] | None:
 def read_scores(folder: Path) -> dict[str, Any]:
     """``{"schema", "model", "protocol", "suites": {name: scores}}`` of an evaluation folder.
 
-    There is also ``"environment"`` in all but the oldest.
+    Those written since there was an ``"environment"`` also have that.
 
     Raises:
         InputError: it is not an evaluation folder, or its scores are damaged.

@@ -88,7 +88,8 @@ def pairs_json(
         right: [N] of the model and, if it was scored, of the untrained one.
 
     Returns:
-        the score, also with the shares of ``groups``, if there are some; and its resamples, [R].
+        the score, with the shares of ``groups`` and the number of rows ``skipped``, if there are
+        some; and its resamples, [R].
     """
     labels = np.array(rows.groups or [""] * len(rows))
     groups = [np.flatnonzero(labels == group) for group in sorted({*labels.tolist()})]

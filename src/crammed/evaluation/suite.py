@@ -40,7 +40,10 @@ class SuiteEvaluator:
     """Evaluates one model, whose evaluation folder is open, on suites of tasks.
 
     Attributes:
+        folder: stores finished work.
+        backbone: the model.
         spec: where other processes load the same model from.
+        numerics: the device and number format for fine-tuning.
         untrained: also fine-tune the untrained model, whose score is the floor for each score.
         test: also predict the unlabelled test splits, for a submission.
         twins: where the untrained model's predictions are shared; None shares them with no one.
@@ -244,7 +247,10 @@ class SuiteEvaluator:
         return self.save(suite, scores)
 
     def save(self, suite: Suite, scores: Scores) -> Scores:
-        """Save a suite's scores, but of tasks that its file lacks or defines otherwise now."""
+        """Save the scores of a suite with its means, without those of tasks that it has no more.
+
+        A suite's file may have changed, or be another one of the same name.
+        """
         tasks = {name: task for task in suite.tasks.values() for name in task.numbers}
         kept = {
             name: score
@@ -356,9 +362,11 @@ def median_seed(score: Mapping[str, Any]) -> int:
 def raise_for_failed_tasks(
     suites: Mapping[str, Any], asked: Container[str] | None = None, *, said: bool = False
 ) -> None:
-    """Raise `TaskFailed` if a score is missing, of those that were asked for if they are named.
+    """Raise `TaskFailed` if a task of a suite has no score.
 
     Args:
+        suites: scores as JSON, by name of the suite.
+        asked: the names of the scores that were asked for; None is all.
         said: their faults have been printed.
     """
     reasons = [

@@ -25,7 +25,11 @@ from crammed.files.locks import FolderLock
 
 @dataclass(frozen=True)
 class SharedTwins:
-    """A folder where models of one shape share what the untrained one predicts."""
+    """Where evaluations share the predictions of one untrained model.
+
+    Attributes:
+        folder: for this shape, protocol, device and number format only.
+    """
 
     folder: Path
 
@@ -33,7 +37,7 @@ class SharedTwins:
     def of(
         cls, folder: Path, backbone: Backbone, protocol: Protocol, numerics: Numerics
     ) -> SharedTwins:
-        """The place, in a folder for many, of a model's twin by this protocol on this device."""
+        """The place of a model's untrained twin in a folder that may hold many."""
         where = [numerics.device.type, str(numerics.dtype)]
         shape = json_hash([backbone.shape_sha256, protocol.hyperparameters(), where])
         return cls(folder / shape[:16])
@@ -48,7 +52,7 @@ class SharedTwins:
         """Copy what finished jobs of the untrained model predict, unless it is there already.
 
         Raises:
-            InputError: the folder cannot be written to, or is in use.
+            InputError: the folder cannot be written to, or another process is writing to it.
         """
         new = [
             (job, shared)

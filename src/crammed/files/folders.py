@@ -71,8 +71,11 @@ def behind_links(path: Path) -> Path:
 def check_vacant(path: Path, option: str) -> None:
     """Check that a folder can be made at `path`: that is missing or empty, as a mounted volume.
 
-    An `InputError` names the option, such as ``--to``, if it holds something, cannot be written to,
-    or is an address.
+    Args:
+        option: what the name was given with, such as ``--to``.
+
+    Raises:
+        InputError: it exists and holds something, cannot be written to, or is an address.
     """
     if began_as_address(path):
         raise InputError(
@@ -91,7 +94,11 @@ def check_vacant(path: Path, option: str) -> None:
 def check_above(path: Path, option: str) -> None:
     """Check that something can be made at `path`, where the folders above it may be missing.
 
-    If not, an `InputError` says to choose another `option`, such as ``--to``, or ``place``.
+    Args:
+        option: what to choose another of: an option such as ``--to``, or ``place``.
+
+    Raises:
+        InputError: one of these is a file, or nobody may write there.
     """
     above = next(each for each in path.absolute().parents if each.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
@@ -110,7 +117,8 @@ def _is_vacant(folder: Path) -> bool:
 def new_folder(path: Path) -> Iterator[Path]:
     """Make a folder that appears at `path` complete, or not at all.
 
-    Yields a temporary folder beside `path`, or inside it if it exists and is empty.
+    Yields a temporary folder to write into, which is beside `path`, or inside if that exists and is
+    empty; one left by a crash is removed first.
 
     Raises:
         InputError: another process is making the folder, or has made it meanwhile.
@@ -294,7 +302,14 @@ def sync(path: Path) -> None:
 
 
 def inside(folder: Path, name: object, listing: str) -> Path:
-    """The path of what a `listing` in `folder` names; an `InputError` if that leads out of it."""
+    """The path of a file or folder that a listing in `folder` names.
+
+    Args:
+        listing: what messages call the file that lists the name.
+
+    Raises:
+        InputError: the name leads out of the folder, or is not a name.
+    """
     if isinstance(name, str) and name and "\0" not in name:
         path = Path(name)
         if not path.is_absolute() and ".." not in path.parts:

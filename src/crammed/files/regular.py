@@ -23,7 +23,11 @@ _TO_APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOC
 
 
 def ordinary(path: Path) -> Path:
-    """The path of an ordinary file, for libraries that open files by name; or an `InputError`."""
+    """The path itself, for libraries that open files by name.
+
+    Raises:
+        InputError: there is something else than an ordinary file, or a link to one.
+    """
     if path.exists() and not path.is_file():
         raise _not_ordinary(path)
     return path
@@ -81,17 +85,24 @@ def open_new(path: Path) -> BinaryIO:
 
 
 def refuse_link(path: Path) -> Path:
-    """The path itself; an `InputError` if it is a link."""
+    """The path itself.
+
+    Raises:
+        InputError: it is a link.
+    """
     if path.is_symlink():
         raise _is_a_link(path)
     return path
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuse links, pipes and devices in a folder, at any depth, with an `InputError`.
+    """Check that a folder, if it exists, holds ordinary files and folders alone, at any depth.
 
     Folders named ``wandb`` are left out: Weights & Biases keeps links in that of a run, and nothing
     else reads or writes there.
+
+    Raises:
+        InputError: there is a link, a pipe or a device.
     """
     for entry in _entries(folder):
         if entry.is_symlink():

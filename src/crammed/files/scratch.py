@@ -22,7 +22,11 @@ _PREFIX = "crammed-scratch-"
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """An empty temporary folder, removed at the end; an `InputError` if the disk refuses it."""
+    """An empty folder in the system's temporary directory, removed at the end.
+
+    Raises:
+        InputError: the disk is full, or the directory cannot be written to.
+    """
     place = Path(tempfile.gettempdir())
     remove_left_overs()
     with disk_faults(place):

@@ -97,7 +97,11 @@ def as_json(values: Any) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file; None if there is no such file, an `InputError` if damaged."""
+    """The object in a JSON file, or None if there is no such file.
+
+    Raises:
+        InputError: it cannot be read, or holds something else.
+    """
     if not path.exists():
         return None
     try:

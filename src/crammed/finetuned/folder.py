@@ -37,11 +37,13 @@ class Description(Section):
     """What task.json holds.
 
     Attributes:
-        task: its columns name the texts of the rows to predict.
+        task: the task; its columns name the texts of the rows to predict.
         labels: names of the classes in the order of their numbers; for kind choice, of the answers.
+        max_length: tokens at which sequences are truncated.
         majority: for kind tokens, the class predicted for truncated words.
         apart: whether each of two texts is read by itself.
         scale: for kind regression, what turns the model's output into a value.
+        encoder: name of the encoder that was fine-tuned.
         seed: which of the seeds, from 0, has the median score.
         scores: the scores of its task, as `crammed evaluate` has them.
     """

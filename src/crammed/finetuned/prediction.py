@@ -85,7 +85,7 @@ class Predictor:
 
     @property
     def class_name(self) -> str:
-        """Name of the class of the model, or its encoder, in transformers."""
+        """Name of the class of transformers that holds the model, or its encoder."""
         model = self.model
         held = model.encoder if isinstance(model, PairClassifier) else model
         return type(inner(held)).__name__

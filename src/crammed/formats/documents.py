@@ -317,6 +317,7 @@ def cut_into_blocks(
     """The file in blocks of about `size` bytes to read apart; None if it must be read as a whole.
 
     Args:
+        format: its key in `READERS`.
         options: whose `documents` is not auto.
         taps: as for `open_bytes`.
     """

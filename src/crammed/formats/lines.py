@@ -141,7 +141,11 @@ def open_stored(file: File) -> Iterator[io.RawIOBase]:
 
 @contextmanager
 def open_bytes(file: File, taps: list[Tap] | None = None) -> Iterator[io.BufferedReader]:
-    """The file's content, decompressed; if `taps` is given, a `Tap` on its own bytes is added."""
+    """The file's content, decompressed; errors about damage become an `InputError`.
+
+    Args:
+        taps: if given, the `Tap` that the file's own bytes pass through is appended to it.
+    """
     with read_faults(file), open_stored(file) as raw:
         source = raw
         if taps is not None:
@@ -159,7 +163,9 @@ def open_lines(
 ) -> Iterator[io.BufferedReader]:
     """As `open_bytes`, in UTF-8, with lines that end with a line feed.
 
-    In `plain` text, a carriage return also ends a line if others end with a line feed.
+    Args:
+        plain: whether a carriage return also ends a line if others end with a line feed, as in
+            plain text.
     """
     if file.content is not None and is_stored_as_read(file.content, file.path.suffix.lower()):
         yield io.BufferedReader(io.BytesIO(file.content), BUFFER)
@@ -188,7 +194,7 @@ def json_values(path: Path) -> Iterator[Any]:
 
 
 def lines_of(stream: BinaryIO, file: File, first: int = 1) -> Numbered:
-    """The lines of an open stream, of which the next has the number `first`."""
+    """The lines of an open stream whose next line has the number `first`."""
     number = first
     while line := stream.readline(LARGEST + 1):
         if len(line) > LARGEST:
@@ -206,7 +212,11 @@ def lines_of(stream: BinaryIO, file: File, first: int = 1) -> Numbered:
 
 
 def read_line(stream: BinaryIO, begin: bytes = b"") -> bytes:
-    """A line, of which `begin` has been read; what is beyond `LARGEST` bytes is not kept."""
+    """The rest of a line; beyond `LARGEST` bytes it is read, but not kept.
+
+    Args:
+        begin: what of the line has been read.
+    """
     kept, piece = [begin], begin
     size = len(begin)
     while not piece.endswith(b"\n") and (piece := stream.readline(BUFFER)):
@@ -218,7 +228,11 @@ def read_line(stream: BinaryIO, begin: bytes = b"") -> bytes:
 
 
 def skip_space(stream: io.BufferedReader) -> tuple[int, bytes]:
-    """Skip white space; returns how many lines ended in it, and the byte after it or nothing."""
+    """Skip to the first byte that is not white space, without consuming it.
+
+    Returns:
+        The number of lines that ended before that byte, and the byte; empty if there is none.
+    """
     if stream.peek(BUFFER).startswith(_MARK):
         stream.read(len(_MARK))
     ended = 0

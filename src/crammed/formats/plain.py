@@ -56,9 +56,12 @@ def _is_wrapped(texts: list[str]) -> bool:
 def divide(
     numbered: Numbered, file: File, documents: TextDocuments, faults: Faults
 ) -> Iterator[str]:
-    """Documents of plain text, without line breaks at their end; `documents` is not auto.
+    """Documents of plain text, without line breaks at their end.
 
     A line that cannot be read spoils the document that it is in.
+
+    Args:
+        documents: anything but auto.
     """
     gathered: list[str] = []
     size, spoiled = 0, False

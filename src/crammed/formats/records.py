@@ -150,7 +150,7 @@ def row_records(file: File, batches: Iterable[Any], before: int = 0) -> Records:
 
 
 def check_names(place: str, columns: Iterable[str]) -> None:
-    """Raise an `InputError` if two columns have the same name."""
+    """Raise an `InputError` if a record would hold only one of two columns."""
     for name, count in Counter(columns).items():
         if count > 1:
             raise InputError(
@@ -162,7 +162,10 @@ def look_up(record: Record, key: str) -> Any:
     """The value of a field; the dots of a key that is not itself a field lead to nested fields.
 
     A field of what is null is null, too. Bytes are text if they are UTF-8: many programs write
-    Parquet files that do not say so. A `KeyError` says that there is no such field.
+    Parquet files that do not say so.
+
+    Raises:
+        KeyError: there is no such field.
     """
     if key in record:
         value = record[key]

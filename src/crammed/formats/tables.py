@@ -25,7 +25,9 @@ def csv_records(file: File, faults: Faults = STOP, text_field: str | None = None
     """Rows of a table whose cells may be quoted, and whose first line names the columns.
 
     Cells are separated by what is in the first line: commas, semicolons, tabs or vertical bars.
-    There has to be a column `text_field`, which may be its number if the first line is a row.
+
+    Args:
+        text_field: a column that there has to be, or its number if the first line is a row.
     """
     return _records(file, ".csv", faults, text_field)
 

@@ -18,7 +18,11 @@ _FEW = 2_000
 
 
 def require_web() -> None:
-    """Raise an `InputError` if the library that reads web pages is missing."""
+    """Check that web pages can be read.
+
+    Raises:
+        InputError: the library is missing; names the extra that installs it.
+    """
     import_extra(
         "resiliparse.extract.html2text",
         "web",

@@ -189,7 +189,11 @@ def show_recipe(progress: Progress, asked: Asked) -> None:
 
 
 def task_names(tasks: Tasks) -> list[str]:
-    """Names of tasks, ``rte,mrpc`` as typed or each by itself; an `InputError` if there is none."""
+    """Names of tasks: ``rte,mrpc`` as typed, or each by itself.
+
+    Raises:
+        InputError: there is none.
+    """
     listed = tasks.split(",") if isinstance(tasks, str) else tasks
     if names := [name for name in listed if name]:
         return names
@@ -217,8 +221,9 @@ def _refuse_text(recipe: str, *, reads_text: bool) -> None:
 def absolute_source(name: str, option: str = "--data") -> str:
     """A path that is valid in any working directory; names that are not paths stay unchanged.
 
-    An `InputError` if the name is empty, which would stand for the whole working directory, or a
-    page about a data set.
+    Raises:
+        InputError: the name is empty, which would stand for the whole working directory, or a page
+            about a data set.
     """
     if not name:
         raise InputError(f"{option} is empty: name a file or folder of text")
@@ -240,7 +245,11 @@ def shown_progress() -> Iterator[Progress]:
 
 
 def compute_config(device: str, dtype: str) -> ComputeConfig:
-    """The configuration of the device for fine-tuning; an `InputError` if it is not valid."""
+    """The configuration of the device for fine-tuning.
+
+    Raises:
+        InputError: a device or number format that does not exist or is not supported here.
+    """
     if dtype == "float16":
         raise InputError("--dtype float16: fine-tuning does no loss scaling; use bfloat16")
     return validated(ComputeConfig, {"device": device, "dtype": dtype})

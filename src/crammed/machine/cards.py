@@ -25,9 +25,11 @@ class Card:
     Attributes:
         name: words that all occur in PyTorch's name for it.
         teraflops: peak of dense 16-bit matrix products with 32-bit accumulation, in TFLOP/s.
-        gigabytes_per_second: bandwidth of the memory.
+        gibibytes: memory.
+        gigabytes_per_second: memory bandwidth.
         capability: CUDA compute capability.
-        published: tokens per second of the paper's encoder that were published, if any.
+        published: published tokens per second of the paper's encoder in its authors' program, if
+            any.
     """
 
     name: str
@@ -123,7 +125,11 @@ def _words(name: str) -> set[str]:
 
 
 def card_called(name: str) -> Card:
-    """The card that a user means, however it is spaced, as in ``rtx4090``; or an `InputError`."""
+    """The card that a user's name for it means, however it is spaced: ``4090``, ``rtx4090``.
+
+    Raises:
+        InputError: it means no card, or more than one.
+    """
     short = _squeezed(name)
     for card in CARDS:
         if short and short in (_squeezed(card.name), _squeezed(card.name).removeprefix("rtx")):

@@ -138,7 +138,11 @@ def choose_device(config: ComputeConfig, seconds: float | None = None) -> Device
 
 
 def choose_kind(config: ComputeConfig, reasons: list[str]) -> str:
-    """The type of device to use, whose reason it appends; an `InputError` if there is none."""
+    """The type of device to use; appends the reason to `reasons`.
+
+    Raises:
+        InputError: the configuration asks for a device that this machine lacks.
+    """
     present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.mps.is_available()}
     if config.device != "auto":
         if not present[config.device]:

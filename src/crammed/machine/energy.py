@@ -40,7 +40,11 @@ class Counter:
 
 
 class Meter:
-    """Adds what counters count from now on to the joules `before`; None if these are unknown."""
+    """Adds up what counters count from now on; without counters, the energy is unknown.
+
+    Args:
+        before: joules that earlier processes used; None if unknown.
+    """
 
     def __init__(self, counters: Sequence[Counter] = (), before: float | None = 0.0) -> None:
         self._counters = counters

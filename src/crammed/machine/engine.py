@@ -118,8 +118,9 @@ def ray_cluster(
 
     Args:
         address: ``local`` for a cluster of this process's own, or an address such as 10.0.0.5:6379.
-        option, user, otherwise: what set the address, what needs Ray, and what to do without it,
-            for messages.
+        option: what set the address, for messages.
+        user: what needs Ray, for messages.
+        otherwise: what to do without Ray, for messages.
         workers: CPUs of a local cluster.
 
     Raises:

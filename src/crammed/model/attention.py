@@ -122,7 +122,10 @@ class Attention(Block):
         return near if mask is None else (mask & near) | (ahead == 0)
 
     def probabilities(self, x: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
-        """How much each token attends to each, before dropout, [B, H, S, S]; for inspection."""
+        """How much each token attends to each, before dropout, [B, H, S, S]; for inspection.
+
+        Arguments as in `forward`, which never holds all of these numbers in memory.
+        """
         q, k, _, mask = self._parts(x, tables, mask)
         return self._weights(q, k, mask)
 

@@ -25,7 +25,11 @@ Config = Any
 
 @dataclass(frozen=True)
 class Activation:
-    """An elementwise function, and its name in transformers if a built-in class there has it."""
+    """An elementwise function between two matrix products.
+
+    Attributes:
+        transformers: its name in transformers; None if no built-in class there has it.
+    """
 
     function: Callable[[Tensor], Tensor]
     transformers: str | None = None
@@ -60,7 +64,10 @@ class Linear(nn.Linear):
 
 
 class Embedding(nn.Embedding):
-    """A table of vectors in its own number format, in which gradients of a token are summed."""
+    """A table of vectors, read in its own number format.
+
+    The gradients of a frequent token are therefore summed in that format.
+    """
 
     def reset_parameters(self) -> None:
         if not self.weight.is_meta:
@@ -118,9 +125,10 @@ _AUTOCAST = {
 
 
 class Norm(nn.Module):
-    """Base of the norms over the last dimension, without weight decay.
+    """Base of the norms over the last dimension. The output has the number format of the input.
 
-    They compute in float32 or more, and their output has the number format of the input.
+    A norm computes in float32, or in float64 if its input is float64. Its parameters have no weight
+    decay.
     """
 
     def __init__(self, width: int, eps: float, *, bias: bool) -> None:
@@ -196,7 +204,12 @@ def norm_of(config: Config, width: int | None = None) -> nn.Module:
 
 
 class Product(NamedTuple):
-    """A matrix product of a layer, with its dotted name, and how many equal matrices it stacks."""
+    """A matrix product of a layer.
+
+    Attributes:
+        name: dotted name of `linear`, as in `named_modules`.
+        matrices: how many matrices of equal size are stacked in the weight.
+    """
 
     name: str
     linear: Linear
@@ -206,8 +219,9 @@ class Product(NamedTuple):
 class Block(nn.Module):
     """Base of the branches that a layer adds to its residual stream: [B, S, D] to [B, S, D].
 
-    From the products that it declares follow the counts of parameters and FLOPs, the matrices that
-    Muon updates, the products that may run in 8 bits, and what `zero_outputs` sets to zero.
+    A block declares its matrix products, and everything else follows from the declaration: the
+    counts of parameters and FLOPs, the matrices that Muon updates, the products that may run in
+    8 bits, and the weights that `zero_outputs` sets to zero.
 
     Attributes:
         products: the names of its `Linear` submodules, and how many matrices of equal size are

@@ -31,7 +31,11 @@ _TOKENS_AT_A_TIME = 1 << 22
 
 
 def neighbour_counts(rows: NDArray[np.int64], vocab_size: int) -> NDArray[np.float32]:
-    """How often each token of rows [R, S] occurs with each context at each distance, [V, N, C]."""
+    """How often each token occurs with each context at each distance, [V, N, C].
+
+    Args:
+        rows: [R, S] token ids.
+    """
     occurrences = np.bincount(rows.ravel(), minlength=vocab_size)
     contexts = np.argsort(-occurrences, kind="stable")[:MOST_CONTEXTS]
     size = len(contexts) + 1  # the last column stands for all other tokens

@@ -37,13 +37,17 @@ def block_matrix_parameters(config: ModelConfig) -> int:
 
 @lru_cache(maxsize=256)
 def parameters(config: ModelConfig, vocab_size: int, generator: ModelConfig | None = None) -> int:
-    """Number of parameters of the model and of all that a generator adds; tied ones count once."""
+    """Number of parameters of the masked language model; the tied decoder counts once.
+
+    Args:
+        generator: if given, count all that is trained beside the model as well.
+    """
     model = outline(config, vocab_size, generator)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def middle(depth: int) -> range:
-    """The middle ones of so many layers, which `train.drop_tokens` has compute only some tokens."""
+    """Which of so many layers, in turn, compute some tokens alone if `train.drop_tokens` is set."""
     return range(depth // 2, depth - 1)
 
 
@@ -112,7 +116,7 @@ def run_flops_per_token(
         predicted: as in `train_flops_per_token`.
         layers: how many layers are in use; None for all.
         length: tokens per row; None for the length of the data's rows.
-        number: which update it is; None for one on average.
+        number: which update it is, if that matters; None for one on average.
     """
     model = config.model
     if layers is not None and layers < model.layers:

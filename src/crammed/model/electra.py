@@ -9,7 +9,7 @@ from crammed.model.encoder import Encoder, MaskedLM
 
 
 class Detector(nn.Module):
-    """Hidden states [..., D] to the logit [...] that each token was replaced."""
+    """Hidden states [..., D] to logits [...] of each token's having been replaced."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -23,7 +23,12 @@ class Detector(nn.Module):
 
 
 class Electra(MaskedLM):
-    """A masked language model, a generator with the same embeddings, a detector of its guesses."""
+    """A masked language model with a detector, and a generator that has the same embeddings.
+
+    Attributes:
+        generator: another masked language model, which replaces tokens.
+        detector: says of each token whether it was replaced.
+    """
 
     def __init__(self, config: Config, vocab_size: int, generator: Config) -> None:
         super().__init__(config, vocab_size)
@@ -33,7 +38,11 @@ class Electra(MaskedLM):
 
 
 def model_in_training(config: Config, vocab_size: int, generator: Config | None) -> MaskedLM:
-    """A model without initial weights, with its generator if it has one."""
+    """A model without initial weights, with all that is trained beside it.
+
+    Args:
+        generator: configuration of its generator; None if it has none.
+    """
     if generator is None:
         return MaskedLM(config, vocab_size)
     return Electra(config, vocab_size, generator)

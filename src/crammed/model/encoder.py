@@ -23,8 +23,8 @@ class Encoder(nn.Module):
     """Token ids [B, S] to hidden states [B, S, D].
 
     Attributes:
-        compute_dtype: number format of the activations after the embedding norm; None is that of
-            the weights.
+        compute_dtype: number format of the activations after the embedding norm; None is the format
+            of the weights, in which the embedding and its norm always compute.
         depth: how many of the layers are in use; all, unless depth grows in training.
     """
 
@@ -55,7 +55,10 @@ class Encoder(nn.Module):
         self.position_encoding.start(self, std, generator)
 
     def keep_tables(self, length: int) -> None:
-        """Compute the position tables of this length once: a compiler may do so in each layer."""
+        """Compute the position tables for rows of this length once.
+
+        Otherwise a compiler may compute their sines again in each layer.
+        """
         dtype = self.compute_dtype or self.tokens.weight.dtype
         for step in (2**n for n in range(len(self.config.pool_at) + 1)):
             at = torch.arange(0, length, step, device=self.tokens.weight.device)
@@ -88,9 +91,10 @@ class Encoder(nn.Module):
         types: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Hidden states of token ids [B, S].
+        """Encode.
 
         Args:
+            ids: token ids, [B, S].
             mask: [B, S] bool, False at padding; or [B, S, S] bool, True where the token of the
                 second dimension may attend to that of the third; None if all may attend to all.
             types: token types, [B, S]; None means all 0. Ignored by a model without them.
@@ -111,7 +115,9 @@ class Encoder(nn.Module):
         """The arguments of `through_layers`, from token vectors [B, S, D].
 
         Args:
-            mask, types, ids: as in `forward`; `ids` is None if only vectors are known.
+            mask: as in `forward`.
+            types: as in `forward`.
+            ids: as in `forward`; None if only vectors are known.
             at: the positions of the tokens, [B, S] or [1, S]; None counts from 0.
 
         Raises:
@@ -197,7 +203,11 @@ class MaskedLM(nn.Module):
         return x if widen is None else x @ widen.weight.to(x.dtype)
 
     def decode(self, hidden: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Hidden states [..., D] to logits [..., V]; `weight` may be `table` in another format."""
+        """Hidden states [..., D] to logits [..., V].
+
+        Args:
+            weight: the decoder's table [V, D], perhaps in another number format; None is the table.
+        """
         x = self.read(hidden)
         bias = None if self.decoder_bias is None else self.decoder_bias.to(x.dtype)
         if weight is None:
@@ -240,7 +250,7 @@ def initialise(
 ) -> None:
     """Initialise all parameters in place, by each module's `start`.
 
-    On the CPU, the weights depend only on the generator's seed.
+    With a CPU generator and a model on the CPU, the weights depend only on the generator's seed.
 
     Args:
         std: standard deviation of matrices and embeddings.

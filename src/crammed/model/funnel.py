@@ -88,9 +88,11 @@ def pooled_mask(mask: Tensor | None) -> Tensor | None:
 
 
 class Funnel:
-    """The layers that compute fewer tokens, in stages after each pooling; called as one layer is.
+    """The layers that compute fewer tokens, called as one layer is.
 
-    The position tables are given for rows of some length, for every n-th token.
+    Args:
+        stages: the layers after each pooling.
+        tables: gives the position tables for rows of some length, for every n-th token.
     """
 
     recompute = False

@@ -70,7 +70,10 @@ def heldout_losses(
 
 
 def loss_by_position(rows: HeldoutRows, losses: Losses) -> list[float | None]:
-    """The loss at the lower rate in `BINS` equal parts of a row; None where nothing is masked."""
+    """The loss at the lower rate in each of `BINS` equal parts of a row, first to last.
+
+    None for a part without masked positions.
+    """
     part = _masked_positions(rows, RATES[0]).flatten() * BINS // rows.ids.shape[1]
     counts = np.bincount(part, minlength=BINS)
     sums = np.bincount(part, losses[RATES[0]], minlength=BINS)

@@ -65,7 +65,7 @@ class Layer(nn.Module):
         self.stream_scales = Scales(1.0, 0.0) if config.residual_scalars else None
 
     def products(self, name: str = "") -> Iterator[Product]:
-        """The products of its blocks, with the layer's dotted name before theirs.
+        """The products that the blocks declare, given the layer's dotted name.
 
         Raises:
             TypeError: the layer has a matrix that no block declares.

@@ -45,13 +45,18 @@ class Positions:
         """Initialise parameters added by `register`; modules among them initialise themselves."""
 
     def embed(self, encoder: nn.Module, x: Tensor, at: Tensor | None) -> Tensor:
-        """Embeddings [B, S, D] with positions encoded in them; `at` as in `Encoder.prepare`."""
+        """Embeddings [B, S, D] with positions encoded in them.
+
+        Args:
+            at: the positions of the tokens, [B, S] or [1, S]; None counts from 0.
+        """
         return x
 
     def tables(self, at: Tensor) -> Tables:
         """Tables of float32 or whole numbers up to 256, the same for every layer.
 
-        `at` has the positions of the tokens, [S], or [B, 1, S] where rows have their own.
+        Args:
+            at: the positions of the tokens, [S], or [B, 1, S] where rows have their own.
         """
         return ()
 
@@ -140,7 +145,10 @@ class RotaryPositions(Positions):
         return angle.cos(), angle.sin()
 
     def query_for(self, key: Tensor, distance: int) -> Tensor:
-        """The query [K] that scores highest `distance` tokens ahead if all keys are `key` [K]."""
+        """The query [K] that scores highest `distance` tokens ahead, where all keys are `key` [K].
+
+        Both are rotated by position, so their score depends only on how far apart they are.
+        """
         cos, sin = self.tables(torch.tensor(abs(distance), device=key.device))
         return rotate(key, (cos, sin if distance > 0 else -sin))
 

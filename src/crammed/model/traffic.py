@@ -34,9 +34,12 @@ def attention_flops(config: ModelConfig, tokens: int, length: int) -> int:
 def attention_bytes(config: ModelConfig, tokens: int, element: int) -> int:
     """The fewest bytes that attention moves in forward and backward, in all layers.
 
-    Forward reads queries, keys and values of `element` bytes and writes the output; backward reads
-    these four and the output's gradient, and writes three gradients. Forward also writes one
-    float32 number per token and head, which backward reads.
+    Forward reads queries, keys and values and writes the output; backward reads these four and the
+    output's gradient, and writes three gradients. Forward also writes one float32 number per token
+    and head, which backward reads. In short rows, this traffic takes longer than the FLOPs.
+
+    Args:
+        element: bytes per element of queries, keys and values.
     """
     seen = _in_layers(config, _with_attention(config), tokens)
     return seen * (12 * config.width * element + 8 * config.heads)

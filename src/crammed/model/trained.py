@@ -32,7 +32,10 @@ EXPORT = "export"
 
 
 def save_weights(path: Path, weights: dict[str, Tensor], **metadata: str) -> None:
-    """Write weights with the permissions of any new file, not only for their owner to read."""
+    """Write a file of weights with the permissions of any new file.
+
+    Files written by safetensors itself are readable only by their owner.
+    """
     path.touch()
     mode = path.stat().st_mode
     save_file(weights, path, metadata=metadata or None)
@@ -106,7 +109,11 @@ def is_adapted(run: Path) -> bool:
 
 
 def exported_model(run: Path) -> Path:
-    """The Hugging Face folder of a finished run; raises `InputError` if it has none."""
+    """The Hugging Face folder of a finished run.
+
+    Raises:
+        InputError: it has none.
+    """
     folder = run / EXPORT
     if not folder.is_dir():
         raise InputError(f"{run} has no exported model: crammed export {run} --to {folder}")
@@ -136,7 +143,11 @@ def load_trained(run: Path) -> TrainedModel:
 
 
 def check_trained(run: Path) -> None:
-    """Raise `InputError` if the trained model of a run is damaged; it may have been removed."""
+    """Check the trained model of a run directory against its hashes, unless it was removed.
+
+    Raises:
+        InputError: the model is damaged.
+    """
     if (run / "final").exists() and damage(run / "final"):
         load_trained(run)  # raises an error that says what is wrong
 

@@ -91,8 +91,6 @@ def _of_a_matrix(weights: Tensor, config: LibraryConfig) -> tuple[nn.Parameter, 
 class Library:
     """An optimizer of the library, as `crammed.optim.build.Optimizers` uses it.
 
-    Methods as in `Average` are for those that train other weights than are to be kept.
-
     Attributes:
         param_groups: as in `torch.optim.Optimizer`.
         averages: whether it trains other weights than those to keep (schedule-free ones do).

@@ -13,7 +13,7 @@ from crammed.optim.parameters import Parameters
 
 
 class Lion(torch.optim.Optimizer):
-    """Lion with decoupled weight decay, for all parameters."""
+    """Lion with decoupled weight decay."""
 
     def __init__(self, parameters: Parameters, config: LionConfig) -> None:
         defaults = {"lr": config.lr, "beta1": config.beta1, "beta2": config.beta2}

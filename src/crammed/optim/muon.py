@@ -32,7 +32,8 @@ _TINY = 1e-7
 def orthogonalise(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     """Newton-Schulz iteration towards the nearest orthogonal matrix, for each of [N, M, K].
 
-    Products have the number format `dtype`, for which bfloat16 is enough.
+    Args:
+        dtype: number format of the products; bfloat16 is enough.
     """
     a, b, c = COEFFICIENTS
     x = matrices.mT if (tall := matrices.shape[1] > matrices.shape[2]) else matrices

@@ -32,7 +32,8 @@ class Parameters:
     def by_decay(self, weight_decay: float, *, matrices: bool = True) -> list[ParamGroup]:
         """One group with this weight decay, one without, and one for each parameter in `rates`.
 
-        Without `matrices`, those of the layers are left out.
+        Args:
+            matrices: whether to include the layers' matrices.
         """
         names = [name for name in self.named if matrices or name not in self.matrices]
         usual = [name for name in names if name not in self.rates]

@@ -44,7 +44,8 @@ def forecast(
 
     Args:
         rows: number of rows in the corpus; None if there is no corpus yet.
-        suited: the recipe in the size that suits budget and text; None leaves out other sizes.
+        suited: the recipe in the size that suits budget and text, as it was chosen; None leaves
+            out other sizes.
         text_bytes: bytes of the corpus's text; None if unknown.
 
     Returns:

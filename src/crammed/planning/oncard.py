@@ -61,7 +61,7 @@ RECOMPUTED = 4 / 3
 
 
 def counted_measure(card: Card) -> Measure:
-    """A function that counts the FLOP/s that `crammed.planning.settling.Measuring` measures."""
+    """A function that counts what `crammed.planning.settling.Measuring` measures: FLOP/s."""
 
     def measure(config: RunConfig) -> float:
         rows, vocab = config.batch.rows, config.tokenizer.vocab_size

@@ -94,7 +94,9 @@ def measure_speed(
 ) -> PartTimes:
     """Prepare as the run will, then train for some seconds with small and large updates in turn.
 
-    Rows are random without a corpus. Preparing comes on top of the seconds.
+    Args:
+        corpus: where rows come from; None draws random ones.
+        seconds: how long updates are timed; preparing comes on top.
     """
     config = config.grown()  # as deep as it will be at the end
     vocab_size, specials = config.tokenizer.vocab_size, FIRST_IDS

@@ -38,9 +38,11 @@ BUSY = (
 
 
 def device_of(config: RunConfig, rows: float | None = None, run: Path | None = None) -> Device:
-    """The device of a run on a corpus of so many rows, if there is one yet.
+    """The device of a run.
 
-    A run that began compiled, as its folder `run` says, goes on compiled.
+    Args:
+        rows: number of rows in the corpus; None if there is no corpus yet.
+        run: the run's folder, if it exists: one that began compiled goes on compiled.
 
     Raises:
         InputError: this machine lacks the device or the format that the configuration asks for.
@@ -61,7 +63,8 @@ def device_of(config: RunConfig, rows: float | None = None, run: Path | None = N
 class Measuring:
     """Measures the speed of all processes of a run together; a `Measure`.
 
-    It is `busy` once other work has held up a measurement, which is said once.
+    Attributes:
+        busy: whether other work held up a measurement, which is said once.
     """
 
     device: Device

@@ -70,12 +70,13 @@ def training_speed(
 
     The gradients of some rows and the optimizer's part of an update are timed separately, a few
     times each, and the medians are added up to one update of `batch.rows`. So a large batch takes
-    no longer to measure, and a brief interruption does not count. Nothing is compiled, which would
-    take longer than everything else: if the run will be, the speed is multiplied by the usual gain.
-    The rows are random.
+    no longer to measure, and a brief interruption by other work does not count. Nothing is
+    compiled, which would take longer than everything else: if the run will be compiled, the speed
+    is multiplied by the usual gain. The rows are random, and neither they nor the model are kept.
 
     An interruption of a second may slow down all of that. So a speed in doubt is measured again a
-    moment later, and the highest counts: nothing makes a machine faster than it is.
+    moment later, and the highest counts: other work makes a machine slower and nothing makes it
+    faster, and one that is always slow is measured as slow each time.
 
     Threads that wait for a core are a reason for doubt, too (`crammed.machine.waiting`). If they
     still do when patience ends, a CPU is measured with one thread as well: beside other work,

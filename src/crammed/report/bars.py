@@ -21,9 +21,11 @@ REFERENCE_EXAFLOP = (
 
 
 class Bar(NamedTuple):
-    """A line of a figure, whose length is in percent of the width there is.
+    """A line of a figure.
 
-    Its kind is a class of the style sheet: ``own``, ``part``, or empty for a comparison.
+    Attributes:
+        percent: length of the bar, of the width there is.
+        kind: class of the style sheet: ``own``, ``part``, or empty for what it is compared with.
     """
 
     name: str

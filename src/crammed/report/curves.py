@@ -30,8 +30,11 @@ Line = tuple[str, str]
 
 @dataclass(frozen=True)
 class RunCurve:
-    """What one run measured during training, each [measurements]: tokens read, seconds charged, and
-    the loss on held-out text with 15 % masked, in the unit that the arms are compared in.
+    """What one run measured during training, each [measurements].
+
+    Attributes:
+        seconds: charged so far.
+        loss: on held-out text with 15 % masked, in the unit that the arms are compared in.
     """
 
     tokens: Values

@@ -56,8 +56,8 @@ OF_THE_PAGE = {
 def drawn(draw: Callable[Arguments, Text]) -> Callable[Arguments, Text]:
     """Have a function draw in our style, whatever the user's settings of matplotlib are.
 
-    If it fails, a paragraph that says so takes the place of the figure, and so does a line for the
-    user: the rest of the page is worth more than one figure.
+    If it fails, for whatever reason, a paragraph that says so takes the place of the figure, and
+    so does a line for the user: the rest of the page is worth more than one figure.
     """
 
     @wraps(draw)

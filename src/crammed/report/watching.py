@@ -43,8 +43,9 @@ class Followed:
     """A run on the page.
 
     Attributes:
-        place: its place among the colours; None if it is only listed, without points.
-        points: its log points; `heldout` are its held-out measurements during training.
+        place: its place among the colours; None if it is only listed.
+        points: its log points, if it is drawn.
+        heldout: its held-out measurements during training, likewise.
     """
 
     listed: Listed
@@ -195,7 +196,8 @@ def _words(point: Point, what: str, key: str) -> str:
 def with_titles(svg: str, values: Mapping[str, Sequence[str]]) -> str:
     """SVG whose marks say their values under the pointer, which needs no script.
 
-    `values` has what the marks of each group say, by the group's id.
+    Args:
+        values: what each mark of a group says, by the group's id, in their order.
     """
 
     def titled(group: re.Match[str]) -> str:
@@ -210,7 +212,10 @@ def with_titles(svg: str, values: Mapping[str, Sequence[str]]) -> str:
 
 
 class Server(HTTPServer):
-    """Serves the page of a folder on the loopback interface, one request at a time.
+    """Serves the page of a folder on the loopback interface.
+
+    Args:
+        port: 0 takes a free one.
 
     Raises:
         InputError: the port is in use, or not for us.

@@ -180,7 +180,9 @@ def why_size(chosen: Chosen, rows: float | None) -> str:
 def reasons(config: RunConfig, choice: Choice, rows: float | None, known: str = "measured") -> str:
     """Why a run has its size, and what would help it most, in one line.
 
-    `known` is a word for how the speed of the choice is known; `rows` is None without a corpus.
+    Args:
+        rows: number of rows in the corpus; None if there is no corpus yet.
+        known: a word for how the speed of the choice is known.
     """
     budget, speed = config.budget.limit, choice.flops_per_second
     if budget.kind == "time" and speed is None:

@@ -23,7 +23,7 @@ def ended_short(
 ) -> str | None:
     """How training ended well before the end of its schedule, and what to do; None if it did not.
 
-    A run that lost much of its budget ended short, too, though its schedule may be complete.
+    So does a run that lost much of its budget, though its schedule may be complete.
 
     Args:
         u: progress at the end of training.

@@ -67,7 +67,9 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def typed(recipe: str | None, overrides: Sequence[str], fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """What a command sets, by section, without what it leaves to its recipe; arguments as `ask`'s.
+    """What a command sets, by section, without what it leaves to its recipe.
+
+    The arguments are those of `ask`.
 
     Raises:
         InputError: as `parse_overrides`.
@@ -179,10 +181,11 @@ def load_config(
     speed: float | None = None,
     rows: int | None = None,
 ) -> RunConfig:
-    """Resolve a recipe for a device of so many FLOP/s; the other arguments are `ask`'s.
+    """Resolve a recipe for a device of a given speed.
 
     Args:
-        speed: None is the nominal speed of this machine.
+        overrides, fixed: as in `ask`.
+        speed: FLOP/s of the device; None is the nominal speed of this machine.
         rows: number of rows in the corpus; None if there is no corpus yet.
 
     Raises:

@@ -189,17 +189,17 @@ def epochs_that_count(config: RunConfig) -> float:
 
 
 def tokens_per_parameter(parameters: int) -> float:
-    """How many tokens per weight a model with so many weights in its layers' matrices needs."""
+    """How many tokens per weight a model needs, given the weights of its layers' matrices."""
     return TOKENS_OF_SMALL if parameters < SMALL else TOKENS_OF_LARGE
 
 
 def best_of(sizes: Sequence[Candidate]) -> tuple[int, str]:
     """The index of the size to train, given sizes in ascending order, and the reason.
 
-    This is the largest that gets its `tokens_per_parameter`, or the smallest if none does. So a
-    larger budget never chooses a smaller size, and little text never chooses a large one. It is a
-    rule of thumb: the loss depends little on the size (Geiping and Goldstein 2022, section 4.2),
-    so half or twice the size is no mistake.
+    This is the largest that gets its `tokens_per_parameter`, or the smallest if none does; epochs
+    beyond `epochs_that_count` do not count. So a larger budget never chooses a smaller size, and
+    little text never chooses a large one. It is a rule of thumb: the loss depends little on the
+    size (Geiping and Goldstein 2022, section 4.2), so half or twice the size is no mistake.
     """
     needed = [tokens_per_parameter(size.parameters) * size.parameters for size in sizes]
     fed = [n for n, size in enumerate(sizes) if size.tokens_that_count >= needed[n]]
@@ -305,7 +305,7 @@ def seconds_a_shape(config: RunConfig, rows: float | None = None) -> float:
 
 
 def batch_tokens(tokens: float) -> float:
-    """Tokens of an update in a run of so many."""
+    """Tokens of one update in a run of `tokens` tokens."""
     wanted: float = BATCH_TOKENS * (tokens / BATCH_AT) ** BATCH_POWER
     return min(max(wanted, SMALLEST_BATCH), LARGEST_BATCH)
 
@@ -316,9 +316,12 @@ def vocabulary(width: int) -> int:
 
 
 def in_vocabulary(config: RunConfig, size: int | None) -> RunConfig:
-    """`config` with the vocabulary size of the corpus, if there is one, for counting costs.
+    """`config` with the vocabulary size of the corpus, for counting costs.
 
     Little text cannot fill the requested vocabulary, which makes each token cheaper.
+
+    Args:
+        size: None if there is no corpus yet, which keeps the requested size.
     """
     if size is None:
         return config

@@ -222,7 +222,11 @@ class RunDir:
 
 
 def read_config(path: Path) -> RunConfig:
-    """The configuration of a run, whichever version saved it; an `InputError` if it is not one."""
+    """The configuration of the run in `path`, whichever version saved it.
+
+    Raises:
+        InputError: there is no run, or this version cannot read it.
+    """
     file = path / "config.json"
     try:
         values = migrate(json.loads(read_text(file)))
@@ -247,7 +251,11 @@ def _not_a_run(path: Path) -> str:
 
 
 def read_choice(path: Path) -> Choice | None:
-    """How the values of a run were chosen; None if unknown, an `InputError` if it is damaged."""
+    """How the values of the run in `path` were chosen; None if it has no record of that.
+
+    Raises:
+        InputError: the file is damaged.
+    """
     file = path / "choice.json"
     values = read_json(file)
     return None if values is None else validated(Choice, values, str(file))

@@ -66,7 +66,11 @@ class Listed:
 
 
 def list_runs(folder: Path) -> list[Listed]:
-    """The runs in a folder and below it, by path; an `InputError` if there is no such folder."""
+    """The runs in a folder and below it, sorted by path.
+
+    Raises:
+        InputError: there is no such folder.
+    """
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder: name one with runs in it")
     return [_listed(run, folder) for run in _found(folder)]

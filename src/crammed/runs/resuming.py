@@ -162,8 +162,10 @@ def _in_the_vocabulary_of(found: RunConfig, asked: Asked) -> Asked:
 def default_out(asked: Asked, data_name: str, last: str) -> Path:
     """An unfinished run of what is asked for, or else a folder that does not exist yet.
 
-    Its name is ``runs/RECIPE-DATA-DATE-NUMBER``. Nobody has named it, so it is never a link. `last`
-    is the file that only a finished run has.
+    Its name is ``runs/RECIPE-DATA-DATE-NUMBER``. Nobody has named it, so it is never a link.
+
+    Args:
+        last: name of the file that only a finished run has.
     """
     data = re.sub(r"[^\w-]+", "-", data_name.split(".")[0]).strip("-") or "corpus"
     stem = f"{asked.config.recipe}-{data}"

@@ -164,7 +164,11 @@ class Summary(Training):
 
 
 def read_summary(run: Path) -> Summary | None:
-    """The result of a run; None if it has not finished, an `InputError` if the file is damaged."""
+    """The result of the run in a folder; None if it has not finished.
+
+    Raises:
+        InputError: its summary.json is damaged; names the first fault.
+    """
     values = read_json(run / "summary.json")
     return None if values is None else checked(run / "summary.json", values, Summary)
 
@@ -173,7 +177,11 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def checked(file: Path, values: Any, model: type[Model]) -> Model:
-    """What a file holds, in the shape of a model; an `InputError` names the first fault."""
+    """What a file holds, if it has the shape of this model.
+
+    Raises:
+        InputError: it has not; names the first fault.
+    """
     try:
         return model.model_validate(values)
     except ValidationError as error:

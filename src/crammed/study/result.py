@@ -35,7 +35,8 @@ class Run(Part):
 
     Attributes:
         seconds: charged.
-        ended_at: the share of its budget at which the end of its text ended it; None if it did not.
+        ended_at: the share of its budget at which it had read its text as often as it may; None if
+            it did not.
         whole_seconds: of its command from start to end, or of the last part if it was resumed.
         judging_seconds: of each judge's command, by its name.
         scores: in percent, by name (`judges`).
@@ -86,7 +87,8 @@ def is_own(suite: str) -> bool:
 class Arm(Part):
     """An arm: its recipe and overrides, and its runs by their seed.
 
-    `corpus` is the hash of its corpus, in a study that prepares its corpora.
+    Attributes:
+        corpus: hash of its corpus, in a study that prepares its corpora.
     """
 
     words: list[str]
@@ -113,9 +115,10 @@ class Environment(Part):
 
 
 class UpdateTime(Part):
-    """How long an arm's updates take, if the budget is one of time (`seconds`).
+    """How long an arm's updates take, in a study whose budget is one of time (`seconds`).
 
-    It is `busy` if other work slowed the measurement.
+    Attributes:
+        busy: whether other work slowed the measurement.
     """
 
     seconds_per_update: Annotated[float, Field(gt=0.0, lt=_TOO_LARGE)]
@@ -204,7 +207,7 @@ class StudyResult(Part):
         return bits if len(corpora) > 1 and bits in self.measures() else RATES[0]
 
     def failed_runs(self) -> dict[str, str]:
-        """Why runs failed, by arm and seed."""
+        """The runs that failed, and why."""
         return {
             f"{name}, seed {seed}": run.failed
             for name, arm in self.arms.items()
@@ -213,7 +216,7 @@ class StudyResult(Part):
         }
 
     def missing_scores(self) -> dict[str, str]:
-        """Why judges gave no score, by score, arm and seed."""
+        """The scores that judges could not give, and why."""
         return {
             f"{score} of {name}, seed {seed}": reason
             for name, arm in self.arms.items()

@@ -63,7 +63,7 @@ def _only_label(shown: str, task: Task, rows: Rows, names: Sequence[str]) -> str
 
 
 def check_folds(shown: str, folds: int, rows: Rows) -> None:
-    """Check that every part would have a row."""
+    """Raise an InputError if a part would have no row."""
     units, of = (len({*rows.groups}), "groups") if rows.groups else (len(rows), "rows")
     if units < folds:
         raise InputError(f"{shown}: {units} {of} are too few for {folds} folds")

@@ -119,7 +119,11 @@ class TaskColumns:
 
 
 def column(record: Record, name: str) -> Any:
-    """The value of a column; a `ValueError` lists the columns if there is no such one."""
+    """The value of a column.
+
+    Raises:
+        ValueError: there is no such column; the message lists the existing ones.
+    """
     if name not in record:
         names = [str(each) for each in record]
         hint = did_you_mean(name, names).rstrip() or "is this the data of another task?"

@@ -125,7 +125,8 @@ def value_of(value: Any) -> float:
 def list_of(value: Any, separator: str | None, listed: re.Pattern[str] = _LISTED) -> list[Any]:
     """A list unchanged, or a text split at `separator`; None splits at any white space.
 
-    Texts that `listed` matches are not split, but have to be lists in JSON.
+    Args:
+        listed: matches texts that are not split, but have to be lists in JSON.
     """
     if isinstance(value, str):
         parts = [part.strip() for part in value.split(separator)]

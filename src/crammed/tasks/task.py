@@ -248,7 +248,10 @@ class Task(Section):
 def pieces(template: str) -> list[tuple[str, str | None]]:
     """The pieces of a template: literal text, and the column that follows it, or None.
 
-    A template without braces is the name of a column. A `ValueError` says why one is no template.
+    A template without braces is the name of a column.
+
+    Raises:
+        ValueError: the template cannot be filled in.
     """
     if "{" not in template and "}" not in template:
         return [("", template)]

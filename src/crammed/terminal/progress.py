@@ -78,9 +78,13 @@ class ProgressTask:
             self._bar = progress.bars.add_task(one_line(label), total=total, detail="", left=None)
 
     def update(self, done: float, detail: str = "", left: float | None = None) -> None:
-        """Show how much of the total is done, with a few words of detail.
+        """Show how much is done.
 
-        The seconds `left` are infinity if unknown; None has them follow from the rate so far.
+        Args:
+            done: how much of the total.
+            detail: a few words.
+            left: seconds until all is done; infinity if unknown. None has them follow from the
+                rate so far.
         """
         self._detail = detail
         if self._first is None:  # resumed work does not start at zero
@@ -126,7 +130,11 @@ class ProgressTask:
 
 
 class Progress:
-    """Where long-running work reports its progress; without a stream, nothing is written."""
+    """Where long-running work reports its progress.
+
+    Args:
+        stream: where to write; None writes nothing.
+    """
 
     def __init__(self, stream: TextIO | None = sys.stderr, clock: Clock = time.monotonic) -> None:
         self.clock = clock

@@ -51,7 +51,11 @@ class _Console(Console):
 
 
 def show(parts: Sequence[Printed], stream: TextIO | None = None) -> None:
-    """Print tables and texts: plain unless the stream is a terminal, and never cut off."""
+    """Print tables and texts: plain unless the stream is a terminal, and never cut off.
+
+    Args:
+        stream: standard output if None.
+    """
     stream = stream or sys.stdout
     console = _Console(file=stream, highlight=False, markup=False)
     wide = console.options.update(max_width=10_000)

@@ -16,7 +16,11 @@ def width_of(stream: TextIO) -> int | None:
 
 
 def hanging(label: str, text: str, width: int | None) -> str:
-    """A label and a text, wrapped below its first line unless the width is None; no word is cut."""
+    """A label and a text, whose further lines begin below its first; no word is cut.
+
+    Args:
+        width: None does not wrap.
+    """
     whole = label + text
     if width is None or len(whole) <= width:
         return whole

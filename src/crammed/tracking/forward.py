@@ -26,7 +26,11 @@ _PLACE = ("update", "event")
 
 
 class Tail:
-    """What a JSON-lines file gains after its first `offset` bytes."""
+    """What a JSON-lines file gains.
+
+    Args:
+        offset: bytes that were there before.
+    """
 
     def __init__(self, file: Path, offset: int) -> None:
         self._file, self._offset = file, offset

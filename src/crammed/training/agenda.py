@@ -26,7 +26,7 @@ class Agenda:
 
     Args:
         room_for: whether the budget has this many seconds left.
-        first: whether the next update is the first of the run.
+        first: whether this is the start of the run, so that its first update is logged.
         heldout_u: progress at the last held-out measurement of an earlier process.
     """
 
@@ -50,7 +50,11 @@ class Agenda:
         self.heldout_u = heldout_u
 
     def due(self, u: float) -> Iterator[Due]:
-        """What is due at progress u; do each before taking the next, which depends on its time."""
+        """What is due at progress u, in the order to do it.
+
+        Whether the next thing is due may depend on how long the one before took, so do each before
+        taking the next.
+        """
         if self.log_due():
             yield "log"
         if self.heldout_due(u):

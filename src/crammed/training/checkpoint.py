@@ -56,7 +56,8 @@ class TrainState:
         accounts: seconds by account of the ledger.
         run_sha256: hash of ``env.json``, unique to each run; None in older versions.
         heldout_u: progress at the last held-out measurement.
-        loss_scale: as `TrainStep.loss_scale` gives.
+        loss_scale: the loss scale of float16, or the scales of 8-bit products; None in other
+            formats.
         end: None while training goes on.
         over: why a rule of the recipe ended the run; None if none did.
         layers: how many layers are in use; None in older versions.
@@ -82,7 +83,8 @@ class TrainState:
 class Checkpoints:
     """Writes generations of checkpoints into a run, and deletes the oldest.
 
-    The newest known to be whole is `held`, at first the one that the run resumes from.
+    Args:
+        held: the generation that the run resumes from, if any.
     """
 
     def __init__(self, session: Session, held: Path | None = None) -> None:
@@ -90,7 +92,7 @@ class Checkpoints:
         self.held = held
 
     def updates(self) -> int | None:
-        """Updates in the generation held; None if there is none."""
+        """Updates in the newest generation known to be whole; None if there is none."""
         return None if self.held is None else _numbers(self.held)[0]
 
     def save(self, work: Work) -> None:
@@ -157,7 +159,8 @@ class Loaded:
     """What `load_checkpoint` found.
 
     Attributes:
-        state: that of the generation, or of a new run if there is none.
+        state: the state of the generation, or of a new run if there is none.
+        generation: the folder it is from; None if there is none.
         damaged: generations that were skipped, each with what is wrong with it.
         lost: seconds of work that ended with an earlier process, which is not in the generation.
     """

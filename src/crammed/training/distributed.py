@@ -50,7 +50,12 @@ _LENGTH = 8
 
 @dataclass(frozen=True)
 class Group:
-    """The processes that train together: `size` of them, of which `rank` 0 leads."""
+    """The processes that train together.
+
+    Attributes:
+        rank: number of this process; 0 is the leader.
+        size: number of processes.
+    """
 
     rank: int
     size: int
@@ -85,7 +90,11 @@ class Group:
         return bytes(sent.tolist()).decode()
 
     def share(self, rows: int, together: int) -> slice:
-        """The part of an update's rows that this process works on, in groups of `together` rows."""
+        """The part of an update's `rows` rows that this process works on.
+
+        Args:
+            together: how many rows must not be parted (`RunConfig.rows_compared`).
+        """
         groups = math.ceil(rows / together)
         bounds = [groups * n // self.size * together for n in (self.rank, self.rank + 1)]
         return slice(*(min(rows, bound) for bound in bounds))
@@ -107,9 +116,14 @@ class Group:
         return value
 
     def compare(self, values: Mapping[str, str], hint: str) -> None:
-        """Raise `RanksDiffer` with a hint unless values are the same in all processes.
+        """Check that values are the same in all processes; all of them must call this.
 
-        All must call this, with the same names of values.
+        Args:
+            values: values by their names in messages; all processes must use the same names.
+            hint: what to do if they differ.
+
+        Raises:
+            RanksDiffer: they differ.
         """
         hashes = [hashlib.sha256(value.encode()).digest() for value in values.values()]
         mine = torch.tensor([list(each) for each in hashes], dtype=torch.uint8)
@@ -168,7 +182,11 @@ def joined_group(device: Device) -> Iterator[Group | None]:
 
 
 def compare_setups(config: RunConfig, corpus: Corpus, device: Device, group: Group) -> None:
-    """Raise `RanksDiffer` unless all processes were given the same configuration and corpus."""
+    """Check that all processes were given the same configuration and corpus.
+
+    Raises:
+        RanksDiffer: they were not.
+    """
     sections = config.model_dump(mode="json", exclude={"compute", "corpus", "description"})
     values = {name: json.dumps(value, sort_keys=True) for name, value in sections.items()}
     formats = f"{device.dtype} {device.fp8}"
@@ -177,7 +195,11 @@ def compare_setups(config: RunConfig, corpus: Corpus, device: Device, group: Gro
 
 
 def compare_folders(run: Path, group: Group) -> None:
-    """Raise `RanksDiffer` unless all processes see the run directory that the leader has opened."""
+    """Check that all processes see the same run directory, which the leader has opened.
+
+    Raises:
+        RanksDiffer: they do not.
+    """
     if group.rank == 0:
         group.send(_OPENED)
     else:
@@ -217,9 +239,9 @@ def _hash(tensors: Iterable[Tensor]) -> str:
 
 
 def share_start(config: RunConfig, step: TrainStep, group: Group | None) -> None:
-    """Give all processes the weights that the leader set from the text; all call this.
+    """Give all processes the leader's weights that were set from the text; all call this.
 
-    Only one computes them, because the result may differ between machines.
+    Only the leader computes them, so the result need not be the same on all machines.
     """
     if group is None:
         return

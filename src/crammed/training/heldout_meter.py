@@ -26,7 +26,8 @@ def rows_on_the_way(
 ) -> int:
     """Number of held-out rows for a measurement during training, fewer for short runs.
 
-    All points of a curve use the same rows, whatever the speed of later processes.
+    It follows from what the run directory keeps, or otherwise from the device, so all points of a
+    curve use the same rows.
 
     Args:
         speed: FLOP/s measured when the run began; None if not measured.
@@ -46,7 +47,11 @@ class HeldoutMeter:
         self._session = session
 
     def measure(self, work: Work, u: float) -> None:
-        """Record the loss as an event of the run; raise `Diverged` if it is not finite."""
+        """Measure now and record the loss as an event of the run.
+
+        Raises:
+            Diverged: the loss is not finite.
+        """
         model, device = self._session.step.model, self._session.step.device
         device.synchronize()  # so that unfinished updates are booked as training
         average = self._session.step.average

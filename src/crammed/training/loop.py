@@ -83,7 +83,8 @@ def pretrain(
 ) -> Trained:
     """Train until the budget or the text is used up; resume from a checkpoint if there is one.
 
-    A call after the end of training returns the same, from the last checkpoint.
+    The result is also in the last checkpoint, so a call after the end of training returns the same
+    and trains no further.
 
     Args:
         group: the processes that train together, if this one leads several.

@@ -21,7 +21,7 @@ from crammed.training.update.planned import Update
 
 @dataclass(frozen=True)
 class Detour:
-    """What returns after divergence have changed so far (`Upkeep.go_back`).
+    """What returns after divergence have changed so far (`crammed.training.recovery`).
 
     Attributes:
         returns: how many times the run went back.
@@ -38,8 +38,8 @@ class Deadline:
     """Whether updates are complete within a budget of time; other budgets have no deadline.
 
     Args:
-        synchronize: waits for the device; called only where the clock must cover finished work
-            alone, which is while the pace is unknown and near the end.
+        synchronize: waits for the device. It is called only while the pace is unknown and when the
+            end is near, where the clock must cover only finished work.
 
     Attributes:
         seconds: what may be charged; infinity for other budgets.
@@ -161,7 +161,11 @@ class Planner:
         self.rows = rows or self._config.batch.rows_after(None, enough=True)
 
     def adapt(self, *, enough: bool) -> None:
-        """Decide the rows of the next update; `enough` says if the last passed `batch.adaptive`."""
+        """Decide the rows of the next update, after one that is complete.
+
+        Args:
+            enough: whether its gradients passed the test of `batch.adaptive`.
+        """
         self.rows = self._config.batch.rows_after(self.rows, enough=enough)
 
     def _cost(self, number: int, rows: int, rate: float, layers: int, pieces: int) -> Work:

@@ -34,10 +34,13 @@ LEAST = {"loss": 0.01, "grad_norm": 0.1}
 
 
 class Spikes:
-    """Finds values far above the median of those before them.
+    """Finds values far above those before them.
 
-    How far they usually are from it is their median absolute deviation, but at least the share
-    `least` of the median; spikes hardly affect either.
+    The usual value is the median of the last `USUAL` values, and the typical deviation is their
+    median absolute deviation; spikes hardly affect either.
+
+    Args:
+        least: lower bound on the deviation, as a share of the usual value.
     """
 
     def __init__(self, least: float) -> None:
@@ -45,7 +48,11 @@ class Spikes:
         self._last: deque[float] = deque(maxlen=USUAL)
 
     def add(self, values: list[float]) -> tuple[list[int], float]:
-        """Add some values; return the indices of the spikes, and the usual value before them."""
+        """Add some values.
+
+        Returns:
+            indices of the spikes among them, and the usual value before them.
+        """
         found, middle = [], math.nan
         if len(self._last) >= FEWEST:
             middle = statistics.median(self._last)
@@ -92,7 +99,8 @@ class Recorder:
     def add(self, update: Update, loss: Tensor, norm: Tensor | None) -> None:
         """Add a finished update; `loss` and `norm` are scalars on the device.
 
-        An update that was skipped has no norm, and its loss is ignored.
+        Args:
+            norm: None for an update that was skipped; its loss is ignored.
 
         Raises:
             Diverged: too many updates in a row were skipped.
@@ -110,7 +118,11 @@ class Recorder:
             self._norms.append(norm)
 
     def check(self, work: Work) -> None:
-        """Wait for the losses since the last log point; raise `Diverged` if one is not finite."""
+        """Wait for the losses since the last log point and check them.
+
+        Raises:
+            Diverged: one of them is not finite.
+        """
         self._finite(_values(self._losses), work)
 
     @staticmethod

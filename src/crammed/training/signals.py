@@ -12,7 +12,7 @@ from crammed.terminal.stopping import stop_signals
 
 
 class UpdateLeft(Exception):
-    """A signal came while gradients were being computed: the update is abandoned."""
+    """A signal came while gradients were being computed; the update is abandoned."""
 
 
 def leave_update(signals: list[str]) -> None:

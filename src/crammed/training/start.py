@@ -50,7 +50,10 @@ def start_weights(
 
 
 def rows_to_count(config: RunConfig, corpus_rows: int, planner: Planner) -> int:
-    """How many rows to set the embeddings from: once each, and no more than the run will read."""
+    """How many rows of the text to set the embeddings from.
+
+    Each row counts once, and never more rows than the run will read, if that is known.
+    """
     length, budget = config.data.row_length, config.budget.limit
     most = int(min(corpus_rows * length, MOST_TOKENS, planner.limits.most_tokens)) // length
     if budget.kind == "time":

@@ -57,7 +57,7 @@ class Upkeep:
 
         Raises:
             Interrupted: a signal came; everything is saved.
-            StoppedByPolicy: the loss is too high for the recipe's early-stop rule.
+            StoppedByPolicy: the loss is too bad for the recipe's early-stop rule.
             Diverged: the loss or a weight is not finite.
         """
         u = self._session.planner.progress(work)

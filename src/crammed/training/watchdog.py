@@ -17,8 +17,8 @@ _LOOKS = 20
 class Watchdog:
     """Ends this process with one line if nobody calls `beat` for `PATIENCE` seconds.
 
-    A thread can do so while the process waits for a GPU or another process. It counts its checks
-    instead of seconds, so that time spent suspended does not count.
+    It is a thread, because a process that waits for a GPU or for another process cannot watch the
+    clock. It counts its checks, not seconds, so that time spent suspended does not count.
     """
 
     def __init__(self) -> None:

@@ -56,7 +56,10 @@ class CorpusTokenizer:
             self._remembered = Remembered(self._pieces_of, np.uint32, lowercase=lowercase)
 
     def encode_chunks(self, text: ChunkedText) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Ids of all documents, joined, and their number up to the end of each document, [D]."""
+        """Ids of all documents, joined, and the number of ids up to the end of each document, [D].
+
+        Only for tokenizers whose pieces do not depend on their neighbours (see `takes_chunks`).
+        """
         return self._remembered(text)
 
     def _pieces_of(

@@ -26,7 +26,11 @@ _JOINERS = "\u200c\u200d"
 
 
 def sample_of(texts: Iterable[str], characters: int) -> str:
-    """About 200,000 of the `characters` of texts, in short passages from anywhere, or else all."""
+    """About 200,000 characters in short passages from anywhere in the texts, or else all of them.
+
+    Args:
+        characters: how many the texts have, about.
+    """
     passages = (text[at : at + _PASSAGE] for text in texts for at in range(0, len(text), _PASSAGE))
     share = _SAMPLED / max(1, characters)
     draw = random.Random(0)

@@ -47,7 +47,11 @@ class Specials:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Specials:
-        """The ids in a tokenizer; an `InputError` names those that it lacks."""
+        """The ids in a tokenizer.
+
+        Raises:
+            InputError: the tokenizer lacks one.
+        """
         vocabulary = tokenizer.get_vocab()
         names = {role: _usual_name(role, vocabulary) for role in _NAMES}
         if missing := [role for role, name in names.items() if name is None]:
@@ -140,7 +144,11 @@ def read_tokenizer(file: Path, size: int) -> Tokenizer:
 
 
 def check_frame(tokenizer: Tokenizer, size: int, shown: str) -> None:
-    """Raise an `InputError` if sentences are framed in ids that the model has no embeddings for."""
+    """Refuse a tokenizer that frames sentences in ids that the model has no embeddings for.
+
+    Raises:
+        InputError: it does.
+    """
     framed = tokenizer.encode("Any text, \u2603.", "Another.")  # fails if the file lacks something
     if max(framed.ids, default=0) >= size:
         raise InputError(
@@ -186,7 +194,11 @@ def _completed(values: Any, file: Path) -> Tokenizer:
 
 
 def check_ids(values: Any, file: Path) -> None:
-    """Raise an `InputError` for an id beyond any vocabulary: the library would count up to it."""
+    """Refuse ids beyond any vocabulary: the library would count up to them.
+
+    Raises:
+        InputError: there is one.
+    """
     vocabulary = values["model"]["vocab"]
     ids = [*vocabulary.values()] if isinstance(vocabulary, dict) else [len(vocabulary)]
     ids += [token["id"] for token in values["added_tokens"] or ()]

@@ -248,7 +248,8 @@ def train_from_texts(texts: Iterable[str], characters: int, config: TokenizerCon
         characters: of all texts; from their number follows the share of them to train on.
 
     Raises:
-        InputError: the vocabulary is too small for the text's characters, or an extra is missing.
+        InputError: there is no text, the vocabulary is too small for its characters, or an extra
+            is missing.
     """
     train = {
         "bpe": _train_bpe,

@@ -101,7 +101,7 @@ class Backbone(Protocol):
             dropout: everywhere in the model, in place of what its configuration says.
 
         Raises:
-            InputError: transformers has no such classifier for this architecture.
+            InputError: the model's library has no such classifier for this architecture.
         """
         ...
 
@@ -109,7 +109,7 @@ class Backbone(Protocol):
         """The pretrained masked language model.
 
         Raises:
-            InputError: the weights have no masked-language-model head.
+            InputError: the weights do not include a masked-language-model head.
         """
         ...
 

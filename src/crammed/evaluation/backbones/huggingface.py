@@ -46,6 +46,9 @@ class HuggingFaceBackbone:
     Args:
         folder: contains config.json, the weights and the tokenizer.
 
+    Attributes:
+        config: as transformers reads it.
+
     Raises:
         InputError: one of these is missing or damaged, or needs something that is not installed or
             not allowed.
@@ -117,7 +120,11 @@ class HuggingFaceBackbone:
         return _Wrapped(model.eval(), _HIDDEN)
 
     def encoder_to_train(self, seed: int, dropout: float) -> nn.Module:
-        """As `encoder`, with this dropout; the seed decides weights that the folder lacks."""
+        """The encoder with this dropout, called like that of `encoder`, on the CPU.
+
+        Args:
+            seed: decides weights that the folder does not have, such as a pooler's.
+        """
         model, _ = self._load("AutoModel", seed, **dict.fromkeys(self.encoder_dropouts(), dropout))
         return _Wrapped(model, _HIDDEN)
 
@@ -185,16 +192,16 @@ class HuggingFaceBackbone:
         return {k: v for k, v in values if _DROPOUT.fullmatch(k) and type(v) in (int, float)}
 
     def encoder_dropouts(self) -> dict[str, float]:
-        """Those of `dropouts` that are not in the head of a task."""
+        """The keys of the configuration that are dropout in the encoder, with their values."""
         return {k: v for k, v in self.dropouts().items() if not _OF_HEADS.search(k)}
 
     def masked_lm_to_train(
         self, seed: int, dropout: float | None
     ) -> tuple[HuggingFaceMaskedLM, set[str]]:
-        """The masked language model on the CPU, and the weights that the folder lacks.
+        """The masked language model on the CPU, and the weights that the folder does not have.
 
         Args:
-            seed: decides those.
+            seed: decides those, which are random.
             dropout: in place of every dropout of the encoder; None keeps its own.
         """
         more = {} if dropout is None else dict.fromkeys(self.encoder_dropouts(), dropout)
@@ -249,7 +256,7 @@ class HuggingFaceBackbone:
         """The masked language model without storage for its weights.
 
         Raises:
-            InputError: transformers has no such class for this kind of encoder.
+            InputError: there is no such class for this kind of encoder.
         """
         import transformers
 
@@ -326,7 +333,7 @@ class _Wrapped(nn.Module):
 
 
 def inner(model: nn.Module) -> Any:
-    """The model of transformers in one that `HuggingFaceBackbone` has wrapped."""
+    """The model of transformers in one that `HuggingFaceBackbone` has made."""
     return getattr(model, WRAPPED)
 
 

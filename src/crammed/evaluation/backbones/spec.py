@@ -20,7 +20,8 @@ class BackboneSpec:
 
     Attributes:
         spec: a run directory, a Hugging Face folder, or a name on the hub.
-        trust_remote_code: whether Python code of others that comes with a model may run.
+        trust_remote_code: whether Python code that comes with a model may run, if it is not that
+            of this package.
     """
 
     spec: str
@@ -30,7 +31,8 @@ class BackboneSpec:
         """Load the encoder.
 
         Raises:
-            InputError: it is missing or damaged, or needs what is not installed or not allowed.
+            InputError: there is no such model, a part of it is missing or damaged, or it needs
+                something that is not installed or not allowed.
         """
         path = Path(self.spec)
         if has_trained_model(path) and not is_adapted(path):

@@ -64,7 +64,12 @@ class Numerics:
 
 
 def loss_of(kind: TaskKind, logits: Tensor, labels: Tensor, choices: int) -> Tensor:
-    """The mean loss of a batch: logits as from `Backbone.classifier`, labels as in `Batch`."""
+    """The mean loss of a batch.
+
+    Args:
+        logits: [B * choices, outputs]; [B, S, outputs] for kind tokens.
+        labels: those of `Batch`.
+    """
     logits = logits.float()
     if kind == "regression":
         return F.mse_loss(logits.squeeze(-1), labels)
@@ -89,6 +94,8 @@ class FinetuneStep:
     """One optimizer step for each of M models, run eagerly or as one CUDA graph per width.
 
     Args:
+        batch: (rows [B], width) -> their batch, padded to this width.
+        loss: (logits, batch) -> the mean loss.
         capture: runs a step and returns its replay on the same buffers; None runs eagerly.
     """
 
@@ -176,8 +183,8 @@ def cuda_graphs() -> Capture:
     """A function that runs a step once, captures it, and returns the replay of its CUDA graph.
 
     The graphs share their memory: nothing outlives a step except weights and optimizer state, which
-    exist before. The function raises `CaptureFailed` if the step does something that a graph cannot
-    hold, such as waiting for the device.
+    exist before. The returned function raises `CaptureFailed` if the step does something that a
+    graph cannot hold, such as waiting for the device.
     """
     pool = torch.cuda.graph_pool_handle()
 

@@ -46,6 +46,7 @@ class FinetuneJob:
 
     Attributes:
         trained: whether the model starts from its pretrained weights.
+        file: holds the outputs once the job is finished.
         key: digest of the data, stored in the file so that outputs for other data do not count.
         weights: a file for the model's weights as well; None does not keep them.
     """
@@ -79,7 +80,7 @@ class FinetuneJob:
 
 @dataclass(frozen=True)
 class FinetuneSetup:
-    """What all jobs share.
+    """What all jobs share: the pretrained model, the protocol, the device and its numerics.
 
     Attributes:
         sha256: of the model.

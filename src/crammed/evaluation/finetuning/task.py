@@ -84,7 +84,7 @@ class TokenizedSplit:
 
     @property
     def tokens(self) -> int:
-        """Their number in all sequences."""
+        """Total number of tokens in all sequences."""
         return len(self.read()[0].ids)
 
     def read(self) -> tuple[Tokenized, NDArray[np.float32], NDArray[np.int64] | None]:
@@ -130,9 +130,11 @@ class FinetuneTask:
 
 @dataclass(frozen=True)
 class SplitWriter:
-    """Tokenizes and writes the splits of a task, as in `FinetuneTask`.
+    """Tokenizes and writes the splits of a task, and counts truncated sequences.
 
     Attributes:
+        apart: whether each of two texts is a sequence of its own.
+        scale: of the labels that are written.
         cut: how many sequences of each split were truncated.
     """
 

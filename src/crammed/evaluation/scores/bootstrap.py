@@ -84,5 +84,9 @@ def interval(values: Floats) -> list[float] | None:
 
 
 def interval_over(seeds: int) -> dict[str, Any]:
-    """``{"interval_over": "rows"}`` for an interval over one seed; ``{}`` for more seeds."""
+    """``{"interval_over": "rows"}`` for an interval over one seed; ``{}`` if it is over seeds too.
+
+    Args:
+        seeds: the number of seeds; the smallest where several scores are involved.
+    """
     return {"interval_over": "rows"} if seeds == 1 else {}

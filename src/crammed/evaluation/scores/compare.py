@@ -22,9 +22,11 @@ from crammed.tasks.task import Metric, Suite
 
 @dataclass(frozen=True)
 class Difference:
-    """Median of A minus median of B in percentage points, also of resamples, [RESAMPLES].
+    """Median of A minus median of B in percentage points.
 
     Attributes:
+        value: on the actual rows.
+        resampled: in every resample, [RESAMPLES].
         seeds: number of seeds of the model with fewer.
         same: whether both models' predictions agree on all rows, seed by seed.
     """
@@ -107,10 +109,10 @@ def compare(
     """Every score that A or B has, then the means that both have.
 
     Args:
-        a, b: the models' scores as JSON, by name.
+        a: A's scores as JSON, by name; `b` those of B.
         differences: of the scores that can be compared.
-        reasons: why others cannot be compared. A score that failed or that only one model has needs
-            no reason.
+        reasons: why others cannot be compared, such as different data. A score that failed or that
+            only one model has needs no reason.
 
     Returns:
         for each score ``{"name", "metric", "a", "b"}`` and what `Difference.json` returns (a mean

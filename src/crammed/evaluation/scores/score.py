@@ -33,6 +33,7 @@ def score_json(
     """One score of a task, and its resampled medians, which `suite_means` needs.
 
     Args:
+        name: of the score, a key of `data.scored`.
         outputs: each seed's outputs for the scored rows.
         untrained: the untrained model's outputs; empty if it was left out.
         cut: how many sequences were truncated, by split.
@@ -85,7 +86,11 @@ def metrics_of(task: Task, name: str) -> tuple[Metric, ...]:
 
 
 def metric_words(task: Task, name: str, labels: Sequence[str]) -> str:
-    """The metrics of a score in words; `labels` are empty if they are not known."""
+    """The metrics of a score in words.
+
+    Args:
+        labels: names of the classes; none if they are not known.
+    """
     return " and ".join(_worded(task, metric, labels) for metric in metrics_of(task, name))
 
 
@@ -160,7 +165,8 @@ def suite_means(
 
     Args:
         tasks: each score as JSON, by name.
-        resampled: each score's resampled medians, if any: without them, a mean has no interval.
+        resampled: each score's resampled medians, by name. A mean over a score without them has no
+            interval.
 
     Returns:
         for each mean ``{"name", "of", "value", "interval", "partial"}`` and the keys of

@@ -69,8 +69,13 @@ class Exchange:
 def compare_types(cells: Sequence[Cell], slope: float) -> Exchange | None:
     """Test whether one curve describes all types as well as a curve for each does.
 
-    Only sizes and budgets that all types have count, and only seeds that all of these have. None if
-    there are too few. Losses fall by `slope` percent for one percent more FLOPs.
+    Only sizes and budgets that all types have count, and only seeds that all of these have.
+
+    Args:
+        slope: by how many percent losses fall for one percent more FLOPs.
+
+    Returns:
+        None if there are too few types or runs.
     """
     kinds = list(dict.fromkeys(cell.type for cell in cells))
     blocks: dict[tuple[str, str], list[Cell]] = {}

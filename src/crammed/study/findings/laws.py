@@ -14,9 +14,12 @@ from crammed.study.result import StudyResult
 def laws_of(
     study: StudyResult, found: tuple[Mapping[str, TypeFit], Exchange | None] | None
 ) -> list[str]:
-    """What `analyse` found in a study on several budgets, a line each; none if it is None.
+    """The findings of a study on several budgets, a line each; none if fewer than two finished.
 
     First come doubts: budgets that are too small for findings, and arms that are left out.
+
+    Args:
+        found: what `analyse` returns.
     """
     if found is None:
         return []

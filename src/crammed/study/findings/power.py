@@ -25,7 +25,10 @@ MOST_SEEDS = 100
 
 
 def seeds_needed(study: StudyResult, measure: str, difference: float) -> int | None:
-    """The fewest seeds of every arm that find a difference `OFTEN`; None beyond `MOST_SEEDS`."""
+    """The fewest seeds of every arm that find a difference in four of five studies (`OFTEN`).
+
+    None if `MOST_SEEDS` find it less often.
+    """
     seeds = range(FEWEST, MOST_SEEDS + 1)
 
     def found(each: int) -> bool:
@@ -44,8 +47,11 @@ def power(
 ) -> dict[float, float]:
     """The probability of finding each stated difference, if an arm has it as the only one.
 
-    It is the mean over the arms. Each counts as if it had so many `seeds`; None is its own number,
-    but at least `FEWEST`. Empty if fewer than two arms have two seeds, or nothing varies.
+    It is the mean over the arms. Arms with fewer seeds than a verdict takes count as if they had
+    `FEWEST`. Empty if fewer than two arms have two seeds, or nothing varies.
+
+    Args:
+        seeds: that every arm counts as if it had, instead of its own.
     """
     from scipy.stats import t
 

@@ -38,7 +38,11 @@ Interval = tuple[float, float] | None
 
 @dataclass(frozen=True)
 class Law:
-    """L = a C^-b + c; `between` is the interval of b."""
+    """L = a C^-b + c.
+
+    Attributes:
+        between: the interval of b.
+    """
 
     a: float
     b: float
@@ -69,7 +73,8 @@ class TypeFit:
     """What is found about a type.
 
     Attributes:
-        law: through `best`; None if these ended at equal FLOPs, as when runs use up their text.
+        law: through `best`; None if all of these ended at equal FLOPs, as they do when runs use
+            up their text.
         best: what no other arm of the type beats with as many FLOPs or fewer.
         exponent: the best number of parameters grows with the FLOPs to this power.
     """
@@ -81,7 +86,11 @@ class TypeFit:
 
 
 def cells_of(study: StudyResult, *, learned: bool = False) -> list[Cell]:
-    """The cells in which something finished; if `learned`, without arms `still_on_plateau`."""
+    """The cells of a study in which something finished.
+
+    Args:
+        learned: leave out the arms that are `still_on_plateau`.
+    """
     loss, found = study.main_measure(), []
     slow = still_on_plateau(study) if learned else {}
     for label, part in study.parts().items():

@@ -28,7 +28,11 @@ FEWEST = 3
 
 
 def require_statistics() -> None:
-    """Raise `InputError` with the extra to install if SciPy is missing, before hours of runs."""
+    """Report a missing library now rather than after hours of runs.
+
+    Raises:
+        InputError: SciPy is missing; names the extra that installs it.
+    """
     import_extra("scipy", "studies", "comparing the arms of a study")
 
 
@@ -86,8 +90,8 @@ def decidable(study: StudyResult) -> bool | None:
     """Whether the budget takes the baseline far enough below the unigram model to judge arms.
 
     Every recipe first learns word frequencies, and differences on that plateau show which arm
-    leaves it first, not which is better. None if the baseline has no loss, or the study does not
-    record the unigram cross-entropy, as older ones do not.
+    leaves it first, not which is better. None if the study does not record the unigram
+    cross-entropy, as older ones do not, or the baseline has no loss.
     """
     losses = study.arms[study.baseline].values_of(RATES[0])
     if study.unigram is None or not losses:
@@ -132,9 +136,10 @@ def without_effect(study: StudyResult) -> list[str]:
 
 
 def on_plateau(study: StudyResult) -> list[str]:
-    """The arms that have learned little more than word frequencies, sorted.
+    """The names of the arms that have learned little more than word frequencies, sorted.
 
-    Empty if the study does not record the unigram cross-entropy, or arms have corpora of their own.
+    They may be there even if the baseline is far enough below the unigram cross-entropy. Empty if
+    the study does not record that, or if its arms have corpora of their own.
     """
     if study.unigram is None or study.main_measure() != RATES[0]:
         return []
@@ -152,9 +157,12 @@ def still_on_plateau(study: StudyResult) -> dict[str, list[str]]:
 def variances_of(
     values: Mapping[str, Sequence[float]], but: Collection[str] = ()
 ) -> tuple[list[str], Numbers, Numbers]:
-    """The arms with two seeds or more, but for some; their variances and numbers of seeds.
+    """The arms with two seeds or more, their variances and their numbers of seeds.
 
     There are none if nothing varies, or if there is one such arm.
+
+    Args:
+        but: arms that are left out.
     """
     arms = [arm for arm, own in values.items() if len(own) > 1 and arm not in but]
     variances = np.array([statistics.variance(values[arm]) for arm in arms])

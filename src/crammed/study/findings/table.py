@@ -214,7 +214,8 @@ def findings(study: StudyResult) -> dict[str, Any]:
 
     Returns:
         ``{"compared", "power", "decidable"}``: what `compare_arms`, `power` for each measure, and
-        `decidable` return; for a study on several budgets, ``{"compared_at": {label: ...}}``.
+        `decidable` return; for a study on several budgets, ``{"compared_at": {label: ...}}`` with
+        these three for each.
     """
     found: dict[str, dict[str, Any]] = {}
     for label, part in study.parts().items():

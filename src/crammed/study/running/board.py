@@ -25,7 +25,7 @@ class Board:
 
     Attributes:
         seeds: how many runs each arm has.
-        finished: how many have finished, by arm; `failed` counts those that failed.
+        finished: how many of them have finished, by arm; `failed` counts those that failed.
         took: seconds of whole runs, with their judges.
     """
 
@@ -40,7 +40,7 @@ class Board:
     def of(
         cls, arms: Iterable[str], seeds: int, todo: Sequence[Left], known: Finished, clock: Clock
     ) -> Board:
-        """The state before any run in `todo` has been started."""
+        """The state before the first run that is left, of those in `todo`, has been started."""
         left = Counter(run.arm for run in todo)
         board = cls(seeds, clock, Counter({arm: seeds - left[arm] for arm in arms}))
         judging = sum(known.judging.values())

@@ -25,8 +25,9 @@ class Cost:
     """The cost of the training and judging that is left; preparing text is not counted.
 
     Attributes:
-        arms: each counted once per budget.
-        runs: of all arms and seeds; `left` are those to train or to judge.
+        arms: number of arms, each counted once per budget.
+        runs: number of runs, over all arms and seeds.
+        left: runs that have not finished, or that a judge has not scored.
         seconds: what these take, one after the other, from their start to their last score.
         jobs: how many of them train at a time; None if that is unknown, as on a cluster.
         cores: CPU cores of each run; 0 on a GPU.

@@ -33,7 +33,9 @@ from crammed.terminal.progress import Progress
 class Left:
     """A run that is to be trained, judged, or both.
 
-    `before` is its entry in ``study.json`` if it is trained; `judges` are those still to score it.
+    Attributes:
+        before: its entry in ``study.json`` if it is trained already.
+        judges: those that are still to score it.
     """
 
     arm: str
@@ -117,8 +119,9 @@ class Chooser:
         threads: CPU threads of each run, unless the recipe sets them.
 
     Attributes:
-        chosen: by name of the arm or `BASE`: the ``values`` by key, the measured
-            ``flops_per_second``, and the ``identity`` of what they were chosen for.
+        chosen: for ``study.json``, by name of the arm or `BASE`: ``values`` by key, the measured
+            ``flops_per_second`` (None where none was needed), and the ``identity`` of the rest of
+            the configuration that they were chosen for.
     """
 
     def __init__(self, out: Path, threads: int, progress: Progress) -> None:
@@ -129,7 +132,7 @@ class Chooser:
         self._before = read_result(out).chosen
 
     def __call__(self, arm: str, asked: Asked, rows: int | None) -> RunConfig:
-        """As `Choose`."""
+        """The configuration with its open values chosen; see `Choose`."""
         if not asked.open:
             return asked.config
         wanted = asked.config.identity()  # with the recipe's values for what is open
@@ -302,9 +305,10 @@ def refuse_another(study: Study, corpora: Corpora, budget: Budget, seeds: int, o
 def config_of(
     study: Study, arm: str, corpora: ArmCorpora, budget: Budget, threads: int | None = None
 ) -> RunConfig:
-    """The configuration of an arm's runs, but for the seed.
+    """The configuration of an arm's runs, except for the seed.
 
-    The threads are for arms that do not set theirs; None is all cores.
+    Args:
+        threads: CPU threads of each run, unless the arm or its recipe sets them; None is all.
     """
     words, limit = split(study.words(arm), budget)
     recipe, *overrides = of_training(words)

@@ -66,7 +66,7 @@ class Judge:
 
     @property
     def name(self) -> str:
-        """Its name, unique in a study."""
+        """Its name, unique among the judges of a study."""
         return f"{self.label}{self.by}"
 
     @property
@@ -74,11 +74,11 @@ class Judge:
         return "" if self.protocol is None else f"@{Path(self.protocol).stem}"
 
     def folder(self, run: Path) -> Path:
-        """The folder in which it evaluates a run."""
+        """The folder of a run's evaluation by its protocol."""
         return run / f"evaluation{self.by.replace('@', '-', 1)}"
 
     def lacks(self, scores: Mapping[str, float]) -> list[str]:
-        """The tasks, by name, of which these scores have none."""
+        """The names of its scores that are missing from these."""
         return [name for name in self.names if not any(self.is_of(each, name) for each in scores)]
 
     @cached_property
@@ -259,7 +259,7 @@ def scores_of(run: Path, judge: Judge) -> dict[str, float]:
 
 
 def partial_scores(run: Path, judge: Judge) -> list[str]:
-    """The scores that a judge has given a run on part of the official data."""
+    """Those of the scores that a judge has given a run that are of part of the official data."""
     given = _given(run, judge)
     if judge.suite == BLIMP:
         return [BLIMP] if given.get("official") is False else []
@@ -272,8 +272,8 @@ def with_scores(
 ) -> dict[str, float]:
     """The scores of a run, with those that a judge has given it.
 
-    The mean is missing if a task of the judge has no score, or if there is only one, so that it is
-    over the same tasks in all runs.
+    The mean is over the tasks of this judge, so that it is of the same tasks in all runs. It is
+    missing if a task has no score, or if there is only one.
     """
     scores = {**before, **given}
     if judge.suite == BLIMP:
@@ -327,9 +327,10 @@ def _given(run: Path, judge: Judge) -> dict[str, Any]:
 
 
 def unscored(run: Path, judge: Judge, scores: Mapping[str, float], fault: str) -> dict[str, str]:
-    """Why a run lacks scores that a judge should have given, by name.
+    """Why a run lacks scores that a judge should have given, by the names of the scores.
 
-    `fault` says why the judge failed, for tasks that do not say.
+    Args:
+        fault: why the judge failed, for tasks that do not say.
     """
     tasks = _given(run, judge).get("tasks", {})
     failed = {judge.score(name): each["failed"] for name, each in tasks.items() if "failed" in each}

@@ -29,7 +29,10 @@ _SECONDS_ASLEEP = 0.5
 
 
 class Ended(NamedTuple):
-    """How a command ended: its exit code (negative for a signal), its output, and its seconds."""
+    """How a command ended: its exit code (negative for a signal), its output, how long it took.
+
+    The seconds are those of the command alone, without the wait for its turn.
+    """
 
     code: int
     out: str
@@ -38,7 +41,11 @@ class Ended(NamedTuple):
 
 
 class Place(Protocol):
-    """Runs commands from several threads; `slots` is how many are worth starting at a time."""
+    """Runs commands, several at a time, from several threads.
+
+    Attributes:
+        slots: how many are worth starting at a time.
+    """
 
     slots: int
 
@@ -137,9 +144,10 @@ def _last_line(error: Exception) -> str:
 def run_here(
     words: Sequence[str], env: Mapping[str, str], folder: str
 ) -> tuple[int, str, str, float]:
-    """Run Python with these words as a child of this process, which is the body of a Ray task.
+    """Run Python with these words as a child of this process; this is the body of a Ray task.
 
-    It runs in this folder if this machine has it.
+    Args:
+        folder: the working directory, if this machine has it.
     """
     if threading.current_thread() is threading.main_thread():
         # Ray cancels by this signal, which shells ignore for what they start in the background.
@@ -181,12 +189,12 @@ def gpus() -> list[str]:
 
 
 def default_jobs() -> int:
-    """How many runs train at a time: one, or one on each GPU."""
+    """How many runs train at a time by default: one, or one on each GPU."""
     return max(1, len(gpus()))
 
 
 def threads_of(jobs: int) -> int:
-    """CPU threads of each of so many runs at a time."""
+    """CPU threads of each run if this many train at a time."""
     return max(1, cores() // jobs)
 
 

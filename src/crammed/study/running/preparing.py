@@ -78,17 +78,11 @@ def _order_of(recipe: str) -> str:
 class PlannedCorpora:
     """What is known about a study's corpora before they are prepared, so that arms can be checked.
 
-    In the words of an arm, a number in ``data.sources`` stands for one of the sources in `data`,
-    counted from 1.
-
     Attributes:
         asked: what the study's base asks for.
         base: the settings of the base's corpus; if the vocabulary is open, its size means nothing.
         arms: an arm's words with all sources written out, by `key_of` the words.
         names: by the same key, the first arm with that corpus; empty for the base.
-
-    Raises:
-        InputError: the base, or what an arm says about its corpus, is not valid.
     """
 
     def __init__(self, study: Study, data: Sequence[str], budget: Budget) -> None:
@@ -116,7 +110,7 @@ class PlannedCorpora:
         return VOCABULARY in self.asked.open
 
     def fixed(self, words: Sequence[str], budget: Budget) -> dict[str, Any]:
-        """As `ArmCorpora.fixed`, without a hash, and without the vocabulary size if it is open."""
+        """As `Corpora.fixed`, without a hash, and without the vocabulary size if it is open."""
         written = self.arms[key_of(words)]
         values = self.base.changed(written).model_dump(mode="json")
         if self.open and not any(word.startswith(VOCABULARY) for word in written):
@@ -124,10 +118,10 @@ class PlannedCorpora:
         return {**values, "budget": {"limit": budget}}
 
     def rows(self, sha256: str | None) -> None:
-        """They are not known yet."""
+        """None: not known yet."""
 
     def vocabulary(self, sha256: str | None) -> None:
-        """Nor is this."""
+        """None: not known yet."""
 
     def check_text(self) -> None:
         """Read the first documents of every arm, so that a wrong field name is found at once.
@@ -145,7 +139,10 @@ class PlannedCorpora:
                     check_text(data)
 
     def differences(self, corpus: Corpus) -> list[str]:
-        """``KEY: VALUE there, VALUE here`` where the base's settings differ from a corpus."""
+        """``KEY: VALUE there, VALUE here`` where the base's settings differ from a corpus.
+
+        A corpus that is older than a setting was made with its default.
+        """
         names = [each["name"] for each in corpus.manifest["sources"]]
         sources = self.base.data.sources
         if len(names) != len(sources):

@@ -52,7 +52,7 @@ class Request:
 
     @cached_property
     def study(self) -> Study:
-        """The study as it was read, with the words of the request in its base."""
+        """The study with the words of the request in its base, as it was read."""
         return with_words(read_study(self.name), self.words)
 
     @property

@@ -40,7 +40,11 @@ class Timing:
         self._start: float | None = None
 
     def training(self, config: RunConfig, rows: int | None) -> float:
-        """Seconds that a run trains on a corpus of so many rows, if that is known.
+        """Seconds that a run trains.
+
+        Args:
+            rows: number of rows in the corpus, which may be used up before the budget; None if
+                unknown.
 
         Raises:
             InputError: the device is missing, or too small for the model.
@@ -89,8 +93,8 @@ class Finished:
     """What the finished runs of a study say about the others.
 
     Attributes:
-        trained: mean seconds of training, by arm.
-        rest: median seconds of all else but judging; None if no run has recorded it.
+        trained: mean seconds that the runs of an arm trained, by arm.
+        rest: median seconds that runs took besides training; None if no run has recorded it.
         judging: median seconds of each judge, by its name.
     """
 

@@ -178,11 +178,12 @@ def load_study(
     Args:
         corpus: one for all arms, or what is known about the study's corpora.
         read: the study as it was read, with words in its base; None reads it.
-        choose: None chooses by the nominal speed of this machine.
+        choose: called once for the base and once for each arm with another recipe. None chooses
+            by the nominal speed of this machine.
 
     Returns:
-        the study with what follows from the budget set in each arm, without arms that come out the
-        same as the baseline or an earlier arm (`left_out`).
+        the study with what follows from the budget set in each arm.
+        Arms that come out the same as the baseline or an earlier arm are left out (`left_out`).
 
     Raises:
         InputError: as `read_study`, or an arm is not a valid configuration.

@@ -66,7 +66,7 @@ def split(words: Sequence[str], budget: Budget) -> tuple[list[str], Budget]:
 def with_each(
     arms: Mapping[str, Sequence[str]], budgets: Mapping[str, float], budget: Budget
 ) -> dict[str, tuple[str, ...]]:
-    """The arms at each budget, by name; as they are if there is only the study's."""
+    """Every arm at every budget, by name; the arms as they are if there is only the study's."""
     if not budgets:
         return {arm: tuple(words) for arm, words in arms.items()}
     return {

@@ -49,7 +49,10 @@ class ArmCorpora(Protocol):
     """What must be known about a study's corpora to configure its arms."""
 
     def fixed(self, words: Sequence[str], budget: Budget) -> dict[str, Any]:
-        """What corpus and budget decide in the configuration of an arm with these words.
+        """What corpus and budget decide in the configuration of an arm, by section.
+
+        Args:
+            words: recipe and overrides of the arm.
 
         Raises:
             InputError: there is no corpus for them.
@@ -57,14 +60,11 @@ class ArmCorpora(Protocol):
         ...
 
     def rows(self, sha256: str | None) -> int | None:
-        """The number of rows of the corpus with this hash, the base's if None.
-
-        Like `vocabulary`, it is None before the corpora have been prepared.
-        """
+        """The number of rows of the corpus with this hash; None if not known yet."""
         ...
 
     def vocabulary(self, sha256: str | None) -> int | None:
-        """The vocabulary size of that corpus."""
+        """The vocabulary size of the corpus with this hash; None if not known yet."""
         ...
 
 
@@ -86,7 +86,7 @@ class Corpora:
         return {each.sha256: each for each in (self.base, *(self.own or {}).values())}
 
     def of(self, words: Sequence[str]) -> Corpus:
-        """The corpus of an arm with these words.
+        """The corpus of an arm with these words, a recipe and overrides.
 
         Raises:
             InputError: the words ask for another corpus than the one that was given.

@@ -65,7 +65,11 @@ def in_proportion(config: RunConfig, full: RunConfig, small: RunConfig) -> RunCo
 
 
 def in_rows_of(config: RunConfig, length: int) -> RunConfig:
-    """The configuration with about as many tokens per update in rows of another length."""
+    """The configuration with the batch that keeps its tokens per update at another row length.
+
+    Args:
+        length: tokens of a row; the number of rows is rounded.
+    """
     if length == config.data.row_length:
         return config
     rows = _whole(config.batch.rows * config.data.row_length / length)

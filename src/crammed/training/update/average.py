@@ -44,7 +44,10 @@ def kept_weights(
 
 
 class Average:
-    """Begins as the weights after the first update; then moves towards them by 1 - `decay`."""
+    """After each update, the average moves towards the weights by the share 1 - `decay`.
+
+    It begins as the weights after the first update.
+    """
 
     def __init__(
         self, parameters: Sequence[nn.Parameter], optimizer: Optimizers, decay: float
@@ -57,7 +60,7 @@ class Average:
 
     @torch.no_grad()
     def follow(self, number: int) -> None:
-        """Take in the weights after update `number`."""
+        """Take in the weights after an update."""
         for parameter in self._parameters:
             if KEY not in self._state[parameter]:
                 self._state[parameter][KEY] = parameter.detach().clone()
@@ -91,7 +94,7 @@ class Latest:
     """The mean of the weights after each of the latest updates that `every` divides (LAWA).
 
     Until the first of them, it is the weights themselves. An update that is skipped in float16
-    leaves the oldest copy in place. Methods as in `Average`.
+    leaves the oldest copy in place.
     """
 
     def __init__(

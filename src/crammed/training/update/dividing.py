@@ -21,11 +21,14 @@ def equal_sizes(rows: int, most: int, lanes: int) -> list[int]:
 
 
 def few_sizes(rows: int, most: int, compiled_for: Collection[int] = ()) -> list[int]:
-    """Whole microbatches of `most` rows, and one of what is left over.
+    """Whole microbatches of `most` rows, and what is left over.
 
-    If each size is to be compiled, `compiled_for` has all numbers of rows that updates may have. If
-    they leave many different rests, these are split into pieces of one size, or into powers of two
-    if those would be too small.
+    That forms one more. If a growing batch leaves many different numbers of rows, each of which
+    would have to be compiled, they are split into pieces of one size, or into powers of two if
+    those pieces would be too small.
+
+    Args:
+        compiled_for: all numbers of rows that updates may have, if each size is to be compiled.
     """
     whole, rest = divmod(rows, most)
     sizes = [most] * whole

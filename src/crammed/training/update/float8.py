@@ -35,12 +35,14 @@ _TINY = 1e-30
 
 
 def quantised(x: Tensor, dtype: torch.dtype, by: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """`x` divided by a float32 scalar, in an 8-bit format beyond whose range it saturates.
+    """`x` in an 8-bit format; values beyond its range saturate.
 
-    None for the scalar maps the largest value of `x` to the format's largest.
+    Args:
+        by: the float32 scalar to divide by; None maps the largest value of `x` to the format's
+            largest.
 
     Returns:
-        the tensor, and the scalar, to undo the scaling.
+        the tensor, and the scalar to multiply by to undo the scaling.
     """
     most = torch.finfo(dtype).max
     if by is None:
@@ -169,7 +171,11 @@ class Float8Scales:
             layer.quantise()
 
     def measure(self, loss: Callable[[], Tensor]) -> None:
-        """Take scales from the values in a loss like those to come: there was no update before."""
+        """Take scales from the values themselves, if there was no previous update.
+
+        Args:
+            loss: computes a loss like those to come.
+        """
         for layer in self._layers:
             layer.measuring = True
         try:
@@ -184,7 +190,10 @@ class Float8Scales:
         self.seen = torch.maximum(self.seen, torch.stack(list(largest)))
 
     def adapt(self) -> None:
-        """Set the next update's scales from this one's largest values, if finite and not zero."""
+        """Set the scales for the next update from the largest values of this one.
+
+        The scales of tensors that were all zero, or not finite, stay the same.
+        """
         after = self.seen.clamp(min=_TINY) / self._limits
         usable = self.seen.isfinite() & (self.seen > 0.0)
         self._set(torch.where(usable, after, torch.stack(self._scales)))
@@ -213,7 +222,11 @@ class Float8Scales:
 
 
 def check_widths(model: nn.Module) -> None:
-    """Raise `InputError` if a product of the layers cannot run in 8 bits."""
+    """Check that the products of the layers can run in 8 bits.
+
+    Raises:
+        InputError: a dimension is not a multiple of `MULTIPLE`.
+    """
     for name, linear, _ in products_of(model):
         if linear.in_features % MULTIPLE or linear.out_features % MULTIPLE:
             raise InputError(

@@ -67,7 +67,7 @@ class Growth:
 
     @torch.no_grad()
     def reach(self, layers: int | None) -> None:
-        """Double the depth, and optimizer state, until there are so many layers.
+        """Double the depth until there are so many layers; optimizer state is copied as well.
 
         What a layer has that the one below lacks, such as a norm in front of it, stays as it began.
         """

@@ -24,7 +24,11 @@ MOST = 4096
 
 
 def lanes_of(config: RunConfig, device: Device) -> int:
-    """Among how many lanes a new run divides its updates; `InputError` if it asks for too many."""
+    """Among how many lanes a run that begins here divides its updates.
+
+    Raises:
+        InputError: the configuration asks for several where there can be only one.
+    """
     asked = config.compute.lanes
     if device.torch.type != "cpu":
         if asked not in (None, 1):

@@ -40,7 +40,9 @@ def fitting_rows(peak: Callable[[int], int], free: int, row_length: int) -> int:
     The extrapolated number is therefore tried, and halved until it fits.
 
     Args:
-        peak: returns the bytes that so many rows take beyond what is held anyway, or runs out.
+        peak: returns the bytes that a number of rows takes beyond what is held anyway; may raise
+            an out-of-memory error.
+        free: free bytes.
     """
     most = max(1, MOST_TOKENS // row_length)
     for small, large in _PROBES:
@@ -100,10 +102,14 @@ def refuse_larger(config: RunConfig, vocab_size: int, most: int | None, what: st
 
 
 class Allocated(TorchDispatchMode):
-    """Counts the bytes of tensors that operators create: those in use `now`, and at the `peak`.
+    """Counts the bytes of the tensors that operators create, for as long as their memory is in use.
 
     Tensors without storage (``meta``) count as if they had it, so this estimates what a device
     would allocate. It leaves out the allocator's rounding and the operators' workspaces.
+
+    Attributes:
+        now: bytes that were allocated and are still in use.
+        peak: the most bytes in use at once.
     """
 
     def __init__(self) -> None:

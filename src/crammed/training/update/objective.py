@@ -24,7 +24,7 @@ from crammed.training.update.shortcuts import Shortcuts
 
 
 class Objective(Protocol):
-    """All that an update needs to know of its task. Losses are sums over predictions."""
+    """An objective. Its losses are sums, which are divided by the number of all predictions."""
 
     leaves: Leaves
     """What its losses are differentiated by."""
@@ -38,12 +38,15 @@ class Objective(Protocol):
         """The number of predictions in each row of this length, at this mask rate."""
 
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
-        """The summed loss of a microbatch, a scalar of float32; may be compiled.
+        """The summed loss of a microbatch; may be compiled.
 
         Args:
             rows: [B, S] token ids on the device.
             numbers: [B] the numbers of these rows in the run, to which random draws are keyed.
             count: predictions per row.
+
+        Returns:
+            a scalar of float32 that can be differentiated by the leaves.
         """
 
 
@@ -60,7 +63,7 @@ class MaskedTokens:
             have ``compute.kernels=compiler``, which must keep giving the same results to the bit.
 
     Raises:
-        InputError: its products are to be in 8 bits and cannot be.
+        InputError: 8-bit products were requested but do not support the model.
     """
 
     def __init__(

@@ -23,8 +23,8 @@ from crammed.training.update.objective import MaskedTokens
 class CausalFirst(MaskedTokens):
     """Predicts the next token from those before it, and later masked tokens.
 
-    Gisserot-Boukhlef et al. (2025) find that encoders gain from such a start. Updates with a mask
-    rate of 1 belong to it.
+    Gisserot-Boukhlef et al. (2025) find that encoders gain from such a start. An update whose mask
+    rate is 1 is of the first part.
     """
 
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
@@ -147,7 +147,8 @@ class Contrast(MaskedTokens):
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         """The summed losses; the second counts as one of as many predictions as the first.
 
-        The rows are whole groups of those that are compared, and perhaps a smaller one at the end.
+        Args:
+            rows: whole groups of those that are compared, and perhaps a smaller one at the end.
         """
         config = self._config.objective
         assert isinstance(config, ContrastConfig)

@@ -14,7 +14,9 @@ class Update:
     Attributes:
         number: how many updates came before it.
         first_row: place of its first row in the stream.
-        factor: that on every peak learning rate.
+        factor: factor on every peak learning rate: the schedule at the predicted middle of the
+            update, times `Detour.rate`.
+        mask_rate: share of positions to predict.
         cost: the work that it adds.
         layers: how many layers are in use; None changes nothing.
         pieces: into how many shorter rows each row is cut.

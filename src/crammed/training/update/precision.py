@@ -25,7 +25,9 @@ def training_copy(
 ) -> MaskedLM:
     """A copy for training: it shares the parameters and computes in `dtype`, in training mode.
 
-    With `fp8` the layers' products are in 8 bits; `regional` compiles one layer for all if it can.
+    Args:
+        fp8: compute the products of the layers in 8 bits; everything else stays in `dtype`.
+        regional: compile one layer for all of them, where possible.
     """
     shared = {id(parameter): parameter for parameter in model.parameters()}
     made = copy.deepcopy(model, shared).train()
@@ -149,7 +151,7 @@ class LossScale:
     """Lifts small gradients into the range of float16 (Micikevicius et al. 2018, section 3.2).
 
     It starts high, halves when a gradient is not finite, and doubles after `GROWS_AFTER` finite
-    updates in a row.
+    updates in a row. It is kept on the host, which has to know anyway whether an update is skipped.
     """
 
     FIRST = 2.0**16

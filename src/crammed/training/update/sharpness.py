@@ -52,7 +52,7 @@ class Curvature:
     """Estimates the diagonal of the Hessian (Hutchinson 1989) for an optimizer that needs it.
 
     Each weight moves by `DISTANCE`, up or down at random, and the change of its gradient in that
-    direction is the estimate: attention in one kernel has no second derivatives.
+    direction is the estimate. Attention in one kernel has no second derivatives.
 
     Raises:
         InputError: the gradients are too coarse for their differences to say anything.

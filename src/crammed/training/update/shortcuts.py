@@ -39,6 +39,7 @@ class Shortcuts:
         """Hidden states at `positions`, as the encoder itself gives.
 
         Args:
+            ids: as `mask` and `positions` in `Encoder.forward`.
             predicted: [B, N], the positions that are predicted.
             numbers: [B], the numbers of the rows in the run.
         """

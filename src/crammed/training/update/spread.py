@@ -108,7 +108,11 @@ class Spread:
         self._count += 1
 
     def finish(self, scale: float) -> None:
-        """Give the parameters the summed gradients, and test them without the factor `scale`."""
+        """Give the parameters the summed gradients, and test them; waits for the device.
+
+        Args:
+            scale: factor on all gradients.
+        """
         total, self.enough = self._last, True
         if self._count > 1:
             both = torch._foreach_mul(self._last, self._sums)

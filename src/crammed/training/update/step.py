@@ -142,7 +142,7 @@ class TrainStep:
 
         Args:
             free: free bytes, including those for gradients and moments not yet allocated.
-            peak: as in `fitting_rows`.
+            peak: returns the further bytes that a microbatch of a number of rows takes.
 
         Raises:
             InputError: gradients and moments do not fit.
@@ -316,11 +316,15 @@ class TrainStep:
         return f"{what} {where}: train a smaller model (model.layers, model.width)"
 
     def apply(self, factor: float) -> Tensor | None:
-        """Clip the gradients, update the weights at `factor` times the peak rates, drop gradients.
+        """Clip the gradients, update the weights and drop the gradients.
+
+        Args:
+            factor: factor on every peak learning rate.
 
         Returns:
             the norm of the gradients before clipping, on the device; None if the update was skipped
-            because its gradients are beyond the range of float16.
+            because its gradients are beyond the range of float16. In that format the host waits for
+            the device to find out.
 
         Raises:
             InputError: what the optimizer keeps or computes does not fit into memory.

@@ -70,7 +70,11 @@ class Runs:
     def of(
         cls, text: ChunkedText, among: Callable[[Hashes], NDArray[np.bool_]] | None = None
     ) -> Runs:
-        """The runs of chunked text, or those `among` wanted hashes; takes 20 bytes for a word."""
+        """The runs of chunked text; takes about 20 bytes of memory for each word.
+
+        Args:
+            among: says which hashes to keep, if not all.
+        """
         words, ends = _WORD_HASHES(text)
         lengths = np.diff(ends, prepend=0)
         begins = ends - lengths

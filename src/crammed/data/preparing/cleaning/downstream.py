@@ -55,8 +55,8 @@ class Downstream:
         """Read the texts of some suites.
 
         Raises:
-            InputError: there is no such suite or no data, or it cannot be read or holds no text
-                that is long enough.
+            InputError: there is no such suite or no data, it holds no text that is long enough, or
+                it cannot be read.
         """
         passages = _distinct(part for suite in suites for part in _read(suite))
         order = np.argsort(passages[1], kind="stable")

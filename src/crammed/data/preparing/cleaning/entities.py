@@ -91,7 +91,10 @@ def words_for(label: str) -> str:
 
 
 def pieces(text: str) -> Iterator[str]:
-    """Pieces of at most `PIECE` characters, cut where lines or words end if possible."""
+    """The text in pieces of at most `PIECE` characters, cut where lines or words end if possible.
+
+    Where they are cut depends on nothing but the text.
+    """
     return (found[0] for found in _PIECE.finditer(text))
 
 

@@ -44,7 +44,7 @@ def of_function(named: str) -> str:
 
 
 def own_filter(named: str) -> Callable[[str], str | None]:
-    """The function as a step.
+    """The function as a step: returns the text to keep, or None to drop the document.
 
     It is called with the text of a document, and returns what is to be kept of it (str), True to
     keep all of it, or False, None or an empty text to drop it.

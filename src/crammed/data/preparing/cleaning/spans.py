@@ -25,7 +25,11 @@ def without_spans(text: str, spans: Sequence[Span]) -> str:
 
 
 def both_cut(first: Sequence[Span], second: Sequence[Span]) -> list[Span]:
-    """Spans that cut what `first` does, and then `second` in what that leaves."""
+    """Spans that cut what two cuts in turn do.
+
+    Args:
+        second: spans of what `first` leaves.
+    """
     left, cut = deque(first), list[Span]()
     shift = 0
     for start, end in second:

@@ -108,7 +108,8 @@ def for_workers(config: CleanConfig) -> CleanConfig:
     """The same, with files that workers find in any folder, and the hash of code that they run.
 
     Raises:
-        InputError: as for `steps_of`, but the data of tasks is not looked at.
+        InputError: the code cannot be read, or is wrong; a language is unknown; or there is no such
+            pipeline.
     """
     steps_of.cache_clear()  # the tasks may have changed
     found: dict[str, Any] = {}

@@ -119,6 +119,7 @@ def store(
     """Write orders of the rows whose files are in a folder.
 
     Args:
+        names: of the orders; may be none.
         counts: [V] occurrences of each token.
         score: applies `score_file` to every job.
     """

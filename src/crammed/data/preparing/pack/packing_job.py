@@ -39,7 +39,9 @@ class PackJob:
 
     Attributes:
         parts: the stage's files go with the first of them.
+        rows: the file of rows to write.
         chunked: whether the documents are cut into chunks.
+        tokenizer: a tokenizer.json.
         cls, sep: whether documents begin with [CLS] and end with [SEP].
     """
 
@@ -174,11 +176,15 @@ def _encode(part: SelectedShard, chunked: bool, tokenizer: CorpusTokenizer) -> _
 
 
 def packing_groups(characters: Sequence[int], repeated: bool) -> list[list[int]]:
-    """Groups of shards to pack together, by number, given the characters to pack from each.
+    """Groups of shards to pack together, by number.
 
-    Each shard is packed on its own unless some documents are packed more than once (`repeated`).
-    Copies are spread over what is packed together, so small shards are then joined with their
-    neighbours until they reach the size of a full shard.
+    Each shard is packed on its own unless some documents are packed more than once. Copies are
+    spread over what is packed together, so small shards are then joined with their neighbours until
+    they reach the size of a full shard.
+
+    Args:
+        characters: number of characters to pack from each shard.
+        repeated: whether any source has a weight above 1.
     """
     if not repeated:
         return [[number] for number in range(len(characters))]

@@ -67,6 +67,7 @@ class Block:
     """A block whose first `documents` documents are used.
 
     Attributes:
+        folder, number: where it is.
         source: place of its source.
         first: number of its first document, counted over all blocks.
         content: hash of all of its documents.

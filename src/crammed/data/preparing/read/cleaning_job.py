@@ -78,7 +78,11 @@ def clean_block(
     faults: Faults = STOP,
     more: bool = False,
 ) -> Cleaned:
-    """Clean documents and write those that are kept; `faults` is what reading left out."""
+    """Clean documents and write those that are kept.
+
+    Args:
+        faults: what was left out when they were read; `more` is as for `Cleaned`.
+    """
     steps = steps_of(config)
     numbers = {step: number for number, (step, _) in enumerate(steps, 1)}
     dropped: dict[str, list[int]] = {step: [0, 0] for step in numbers}

@@ -283,7 +283,11 @@ def _up_to(most: int | None, documents: Iterable[str]) -> Iterator[str]:
 
 
 def check_unchanged(part: Part, state: dict[str, Any], content: dict[str, Any]) -> None:
-    """Raise `SourceChanged` unless a part still has the content with which reading it began."""
+    """Check that a part still has the content with which reading it began.
+
+    Raises:
+        SourceChanged: it has not, which may also have caused a fault found in reading.
+    """
     if part.state() != state and part.fingerprint() != content:
         raise changed(part)
 

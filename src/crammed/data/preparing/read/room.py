@@ -86,6 +86,8 @@ def check_room(
     Args:
         unread: the parts of sources that are still to be read, and where their blocks will be.
         folder: for intermediate results.
+        out: the corpus.
+        clean: the steps, some of which take more than others.
 
     Yields:
         what to tell of each disk.

@@ -20,7 +20,11 @@ _OF_TEXT = {"kind", "text", "choices", "choice_text", "most_rows"}
 
 @dataclass(frozen=True)
 class TrainingTexts:
-    """The training rows of a task, as a part of a source; `suite` and `data` say where it is."""
+    """The training rows of a task, as a part of a source.
+
+    Attributes:
+        suite, data: as in `SourceConfig`.
+    """
 
     suite: str
     data: str

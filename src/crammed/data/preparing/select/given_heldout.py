@@ -90,7 +90,10 @@ class GivenHeldout:
 
     @classmethod
     def read(cls, data: DataConfig, folder: Path, option: str = "--heldout") -> GivenHeldout:
-        """All documents of `data.sources`, whose characters are cleaned, kept in `folder`.
+        """All documents of `data.sources`, whose characters are cleaned.
+
+        Args:
+            folder: where to keep them.
 
         Raises:
             InputError: a file is missing, unreadable or of an unknown format, or all are empty.

@@ -57,7 +57,11 @@ def _copies(
 def without_copies(
     selection: Selection, shards: Sequence[SelectedShard], runs: Path, engine: Engine
 ) -> Selection:
-    """The selection without the documents that repeat held-out text, whose `runs` are in a file."""
+    """The selection without the documents that repeat held-out text.
+
+    Args:
+        runs: the file that `write_heldout_runs` wrote.
+    """
     many = MOST_DOCUMENTS + 1
     count = np.load(runs, mmap_mode="r").shape[1]
     spread = np.zeros(count, np.uint8)  # in how many documents each run is, or `many`

@@ -97,7 +97,11 @@ class SelectJob:
 
 
 def select_shard(job: SelectJob) -> int:
-    """Write the held-out documents and the chunks of those to pack, whose characters it returns."""
+    """Write the held-out documents and, if `job.chunked`, the chunks of those to pack.
+
+    Returns:
+        The characters of the documents to pack, each counted once.
+    """
     shard, out = job.shard, job.shard.out
     if (done := stage_result(out, "select")) is not None:
         return int(done["characters"])

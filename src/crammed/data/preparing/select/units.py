@@ -153,11 +153,13 @@ def repeated_units(
 
 @dataclass(frozen=True)
 class Left:
-    """What cuts leave of the documents of a block, whose source is given by its place.
+    """What cuts leave of the documents of a block.
 
     Attributes:
+        source: place of their source.
         numbers: [k] the documents that are cut, counted over all blocks.
-        characters, blank: [k] how much is left of each, and whether it has no text.
+        characters: [k] characters left of each.
+        blank: [k] whether it has no text left.
         samples: some of what is cut.
     """
 
