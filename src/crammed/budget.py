@@ -1,4 +1,9 @@
-"""What a run may spend, and the clock that says how much it has spent.
+"""The budget is the clock of a run.
+
+`Budget` is what a run may spend; `Limits` adds how much text it may read. They turn what the run
+has spent and read into progress u in [0, 1], and into the progress of training, which every
+schedule is a function of. `Ledger` books every second to exactly one account, and `Pace` predicts
+how long the next update takes.
 
 A time budget is charged for the accounts that the configuration names and for work lost in a
 crash. A budget of tokens, updates or FLOPs counts only work that was kept, so such a run is

@@ -163,7 +163,10 @@ def _kept(
 def _measure_heldout(
     run: RunDir, corpus: Corpus, device: Device, trained: Trained, progress: Progress
 ) -> tuple[dict[str, float], dict[str, dict[str, float | None]]]:
-    """The trained model's loss on held-out text, which is also an event, and that by source."""
+    """The trained model's loss on held-out text, and that of each source if there are several.
+
+    The first is also recorded as an event of the run.
+    """
     data, work = run.config.data, trained.work
     rows = rows_of_corpus(corpus, data.heldout_rows)
     model, mask = trained.model.eval(), Specials.of(corpus.tokenizer).mask
@@ -265,7 +268,7 @@ def _adapted(run: RunDir, done: Training, why: str, about: dict[str, Any]) -> Tr
 
 
 def _heldout_sha256(corpus: Corpus, config: RunConfig) -> str:
-    """A hash of all that decides the held-out rows: only where it is equal do losses compare."""
+    """A hash of all that decides the held-out rows: losses compare only where it is equal."""
     files = corpus.manifest["files"]
     hashes = [files[name]["sha256"] for name in ("heldout.jsonl.gz", "tokenizer.json")]
     return json_hash([*hashes, config.data.heldout_rows, config.data.row_length])

@@ -1,8 +1,9 @@
 """Schedules: pure functions of the progress u of training in [0, 1].
 
-A learning-rate shape called with u gives a factor of the peak rate, which is never negative and
-stays the same beyond u = 1. Formulas: Geiping and Goldstein 2022, section 4.3, with the warm-up and
-cool-down of the public code, restated as fractions of training.
+Each learning-rate shape is a frozen model with its own parameters; calling it with u gives a factor
+of the peak value. Curves keep their end value beyond u = 1 and are never negative. Formulas:
+Geiping and Goldstein 2022, section 4.3, with the warm-up and cool-down of the public code, restated
+as fractions of training.
 """
 
 from __future__ import annotations

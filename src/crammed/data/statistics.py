@@ -65,7 +65,7 @@ class Statistics:
 
     @staticmethod
     def merge(parts: Iterable[Statistics]) -> Statistics:
-        """Add up one or more parts."""
+        """Add up one or more parts; the result does not depend on how they are grouped."""
 
         def added(one: Statistics, other: Statistics) -> Statistics:
             ours, theirs = vars(one), vars(other)

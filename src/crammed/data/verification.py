@@ -1,8 +1,10 @@
 """Compares a corpus with its hashes, once on each machine.
 
-A note in the user's cache folder, and not beside the corpus, which several machines may read, says
-that it matched. The note holds the size, modification time and inode number of every file. Damage
-that changes none of these, such as a bit lost later, is found only by ``crammed data verify``.
+That a corpus matched its hashes is remembered in the user's cache folder rather than beside the
+corpus, which may lie on a disk that several machines read, each through its own memory and network.
+The note holds the size, modification time and inode number of every file, so a file that has since
+been written to or replaced is compared again. Damage that changes none of these, such as a bit that
+a disk loses later, is found only by ``crammed data verify``.
 """
 
 from __future__ import annotations
@@ -18,7 +20,11 @@ from crammed.terminal.progress import Progress
 
 
 def verify_once(corpus: Corpus, progress: Progress) -> None:
-    """Raise an `InputError` if files differ from their hashes, unless they were compared before."""
+    """Compare the files of a corpus with their hashes, unless this machine has already done so.
+
+    Raises:
+        InputError: some differ.
+    """
     files = {name: (corpus.path / name).stat() for name in corpus.manifest["files"]}
     states = {name: [s.st_size, s.st_mtime_ns, s.st_ino] for name, s in files.items()}
     seen = json_hash([corpus.sha256, states])

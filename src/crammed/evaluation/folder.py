@@ -91,14 +91,16 @@ def scores_folder(named: str, protocol: str | None) -> Path:
 
 
 class EvaluationFolder:
-    """An evaluation folder of a model and a protocol, locked against other processes.
+    """An evaluation folder, locked against other processes.
 
     Args:
+        backbone: the model; its ``sha256`` decides whether the folder belongs to it.
+        protocol: the hyperparameters; the number of seeds may change.
         elsewhere: what to do where the folder holds other scores.
 
     Raises:
-        InputError: the folder holds other files, or scores of a model with another ``sha256`` or
-            by other hyperparameters, or is in use.
+        InputError: the folder holds other files, or scores of another model or protocol, or is in
+            use.
     """
 
     def __init__(
@@ -214,7 +216,11 @@ class EvaluationFolder:
         write_json(self.path / "scores.json", whole)
 
     def drop_failures(self, suite: str, but: Container[str]) -> None:
-        """Drop the failures of a suite, except of the scores in `but`, computed again."""
+        """Drop what a suite has of failed tasks, such as tasks that the data no longer has.
+
+        Args:
+            but: the names of scores that are computed again.
+        """
         scores = self.scores(suite)
         tasks = scores["tasks"].items()
         kept = {name: score for name, score in tasks if name in but or "failed" not in score}

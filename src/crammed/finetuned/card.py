@@ -22,7 +22,11 @@ _SCALED = (
 
 
 def describe(description: Description, judged: Judged, *, trust: bool) -> str:
-    """The whole page, as Markdown; `trust` says that the model comes with code to be allowed."""
+    """The whole page, as Markdown.
+
+    Args:
+        trust: whether the model comes with code that has to be allowed.
+    """
     task, allow = description.task, " --trust-remote-code" * trust
     pipeline = _PIPELINES.get(task.kind, "text-classification")
     hub = [] if description.apart else ["library_name: transformers", f"pipeline_tag: {pipeline}"]

@@ -43,6 +43,7 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
 
     Args:
         request: names at most one task, which the suite may have alone.
+        out: the folder to make.
 
     Returns:
         what `evaluate` returns of this task, with ``"model"``: the encoder's name, ``"out"``: the
@@ -128,9 +129,10 @@ def _judged(
     result: dict[str, Any],
     retrained: Path,
 ) -> Judged:
-    """The folder's model on the first of the scored splits.
+    """The folder's model on the first of the scored splits, compared with the one fine-tuned.
 
-    Its outputs must be those in `retrained`, of the model that was fine-tuned again.
+    Args:
+        retrained: outputs of the model that was fine-tuned again, whose weights are in the folder.
     """
     with importable(folder) as place:
         trust = request.trust_remote_code

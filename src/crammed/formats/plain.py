@@ -82,7 +82,11 @@ def divide(
 
 
 def _fault(number: int, line: str | InputError, size: int, file: File) -> InputError | None:
-    """What makes a line unfit for its document, which has this `size` with it, in characters."""
+    """What makes a line unfit for the document that it is in.
+
+    Args:
+        size: characters of the document so far, including the line.
+    """
     if isinstance(line, InputError):
         return line
     place = f"{file.shown}, line {number}"

@@ -120,7 +120,11 @@ def with_line_feeds(stream: io.BufferedReader, *, always: bool) -> io.BufferedRe
     """The same text with a line feed for each carriage return that none follows.
 
     Several carriage returns before a line feed, as a Windows program writes that converts line ends
-    twice, end one line. Unless `always`, nothing changes if a line feed is among the first bytes.
+    twice, end one line.
+
+    Args:
+        always: whether to do so anywhere, or only if no line feed is among the first bytes, as in
+            files of old Macs.
     """
     if not always:
         begin = stream.peek(BUFFER)

@@ -1,6 +1,8 @@
 """What fine-tuning puts on the encoder: one answer for a text, or one for every token.
 
-Copied into exported models together with the encoder. Shapes: B rows, S tokens, D width.
+Copied into exported models together with the encoder.
+
+Shapes: B rows, S tokens, D width.
 """
 
 from __future__ import annotations

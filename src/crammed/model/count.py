@@ -1,7 +1,7 @@
 """What a model costs: parameters and training FLOPs, from its configuration alone.
 
-Counts come from a model without storage (``meta``), and are cached: planners ask before every
-update, and sizing asks about many shapes.
+Counts come from a model built without storage (``meta``), so nothing here depends on what a model
+consists of. They are cached: planners ask before every update, and sizing asks about many shapes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What is trained beside a model that finds replaced tokens (Clark et al. 2020), then dropped."""
+"""What a model is trained beside if its objective is to find replaced tokens (Clark et al. 2020).
+
+None of it outlives training.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The encoder and its head: layers of blocks on a residual stream, and their initialisation.
 
-Copied into exported models together with the modules it imports (see `blocks`).
+One set of switches covers the paper's encoder, BERT, Izsak's BERT-large and a strict subset of
+ModernBERT. Copied into exported models together with the modules it imports (see `blocks`).
 
 Shapes: B rows, S tokens, D width, H heads, K head_dim, N predicted positions, V vocabulary.
 """

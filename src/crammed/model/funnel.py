@@ -2,7 +2,8 @@
 
 Before each layer of `model.pool_at`, the mean of every two neighbours takes their place. After the
 last of these layers, each token gets the state of what it has become part of, added to its own from
-before the first pooling; the last layers compute all tokens again.
+before the first pooling; the last layers compute all tokens again. So every token has a state of
+its own in the end, the first one of a text as well, and need not be kept apart from the pooling.
 
 Tokens are paired, and their positions counted, from where each text begins, behind any padding.
 Where documents may not see each other, a pair within two of them stands for its first token alone,

@@ -1,6 +1,6 @@
-"""Initial values of the layers' matrices other than one standard deviation for all.
+"""Initialisation of the layers' matrices with other than one standard deviation for all.
 
-The rules transform what was drawn already, so all of them use the same draws.
+All rules transform what was drawn already, so they all use the same draws.
 """
 
 from __future__ import annotations

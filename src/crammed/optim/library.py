@@ -1,9 +1,9 @@
 """Optimizers of the library `pytorch_optimizer`, each by the name of its class there.
 
-The library keeps tensors, numbers, lists and objects of its own. A checkpoint holds tensors alone:
-the parts of a list or an object become tensors with names such as ``GG.0``, and numbers become
-tensors without dimensions. To resume, the library builds the same structure anew, and the saved
-values replace those in it.
+The library keeps what it needs as tensors, numbers, lists and objects of its own. A checkpoint
+holds tensors alone: the parts of a list or an object become tensors with names such as ``GG.0``,
+and numbers become tensors without dimensions. To resume, the library builds the same structure
+anew, and the saved values replace those in it.
 """
 
 from __future__ import annotations

@@ -177,9 +177,10 @@ class _Timer:
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def measure(self, seconds: float, show: Callable[[float, str], None]) -> dict[str, float]:
-        """The fields of `PartTimes` that describe an update, from some seconds of updates.
+        """Time updates for some seconds; return the fields of `PartTimes` that describe an update.
 
-        `show` is called with the seconds that have passed, and with the progress in words.
+        Args:
+            show: called with the seconds that have passed, and with the progress in words.
         """
         config, masking = self.config, self.config.masking
         whole = min(self.step.microbatch_rows, config.batch.rows)

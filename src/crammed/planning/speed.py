@@ -148,8 +148,11 @@ def _pieces(
 ) -> list[tuple[float, float]]:
     """The seconds of gradients and of the rest, again and again until they add up to `seconds`.
 
-    Those of gradients are as if every update had the average number of passes; which updates have
-    a second one depends on their numbers.
+    Those of gradients are as if every update had the average number of passes.
+
+    Args:
+        numbers: of the updates, which decide whether they have a second pass.
+        fewest: how many times at least.
     """
 
     def timed(work: Callable[[], object]) -> float:

@@ -1,7 +1,7 @@
 """The page of a study: how its arms differ, how certain that is, what they cost, and their curves.
 
-It needs only ``study.json``. If the folders of the runs still exist, the page also has their curves
-and links to their own pages.
+It needs only ``study.json``, as the records keep it. If the folders of the runs still exist, the
+page also has their curves and links to their own pages.
 """
 
 from __future__ import annotations

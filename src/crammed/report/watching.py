@@ -1,7 +1,7 @@
 """The live page of `crammed watch`: the runs below a folder, laid over each other. It only reads.
 
 The server listens on the loopback interface alone, and answers only those who ask for it by that
-name, so that no page of others can read along.
+name, so that no page of others can read along. One request is answered at a time.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The rules are those of `sizing`. With a time budget they need the speed of the device, which varies
 with the model's size: the first choice uses the nominal speed, then the device is measured at the
-chosen size and the choice is repeated, until it falls on a size already measured.
+chosen size and the choice is repeated, until it falls on a size already measured. Budgets of
+tokens, updates and FLOPs need no speed.
 """
 
 from __future__ import annotations

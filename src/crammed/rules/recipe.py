@@ -157,8 +157,9 @@ def _check_listed(
     """Check that a ``follows_budget`` override leaves no key without a rule or a value.
 
     Args:
-        listed: the keys that the override lists, in place of those of the recipe, `recipes`.
-        values: of the recipe, with everything typed merged over them.
+        listed: the keys that the override lists.
+        recipes: those that the recipe lists, which the override replaces.
+        values: those of the recipe with everything typed merged over them.
     """
     refuse_unruled(listed)
     rates = {key for key in FOLLOWERS if key.startswith("optim.")} - {*rates_of_width(config)}

@@ -1,8 +1,10 @@
-"""The values that follow from the budget: a recipe lists their keys, and these rules fill them in.
+"""The values that follow from the budget: a recipe lists them, and these rules fill them in.
 
 The budget and the device determine how many tokens a model of a given size can be trained on; the
-size, the batch and the learning rate follow from that number. What the recipe or the command line
-sets stays. `choosing` says where the speed of the device comes from.
+size, the batch and the learning rate follow from that number. A recipe lists the keys under
+`follows_budget`; a value set by the recipe or on the command line stays as it is.
+
+The speed of the device is an argument here; `choosing` says where it comes from.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What is due between two updates, in the training loop and on the clock of a forecast."""
+"""What is due between two updates: log points, held-out measurements, checkpoints.
+
+The training loop and the forecast both use the agenda, the forecast with a simulated clock, so both
+follow the same rules.
+"""
 
 from __future__ import annotations
 

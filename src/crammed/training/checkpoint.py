@@ -295,8 +295,8 @@ def _by_parameter(flat: Tensors, step: TrainStep) -> dict[str, Tensors]:
 def _suits(key: str, tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
     """Whether an optimizer could keep this tensor under this key for this parameter.
 
-    Steps and NAdam's ``mu_product`` are scalars, and Adafactor has a number for each row and each
-    column of a matrix. Everything else has the parameter's shape.
+    ``step`` and NAdam's ``mu_product`` are scalars, and Adafactor has a number for each row and
+    each column of a matrix. Everything else has the parameter's shape.
     """
     own = tuple(parameter.shape)
     others = {"row_var": (*own[:-1], 1), "col_var": (*own[:-2], 1, *own[-1:])}

@@ -1,4 +1,7 @@
-"""Held-out loss during training: points of a curve to look at, quickly measured on few rows."""
+"""Held-out loss during training: points of a curve to look at, on few rows so that it is quick.
+
+The measurement after training uses all held-out rows.
+"""
 
 from __future__ import annotations
 

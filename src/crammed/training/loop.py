@@ -1,8 +1,9 @@
 """Pretraining, from start to finish.
 
-`crammed.interface.training` calls `crammed.pretraining`, which calls `pretrain` here, which calls
-`crammed.training.update.step`. In addition, `build` makes the model, its optimizer and the step,
-`plan` decides what each update is, and `upkeep` does what is due between two updates.
+Between the command line and ``backward()`` are four files: `crammed.interface.training` calls
+`crammed.pretraining`, which calls `pretrain` here, which calls `crammed.training.update.step`. In
+addition, `build` makes the model, its optimizer and the step, `plan` decides what each update is,
+and `upkeep` does what is due between two updates.
 """
 
 from __future__ import annotations

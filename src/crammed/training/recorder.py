@@ -72,7 +72,8 @@ def _values(scalars: list[Tensor]) -> list[float]:
 class Recorder:
     """Collects losses and gradient norms of updates, and writes their means at log points.
 
-    The mean `loss` at the last log point is NaN before the first.
+    Attributes:
+        loss: mean loss at the last log point; NaN before the first.
     """
 
     def __init__(self, session: Session, task: ProgressTask) -> None:

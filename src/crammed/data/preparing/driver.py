@@ -145,7 +145,12 @@ class _SelectedShards(Sequence[SelectedShard]):
 
 @dataclass(frozen=True)
 class _Preparation:
-    """Runs the stages in order; `supplied` is the tokenizer, if none is to be trained."""
+    """Runs the stages in order.
+
+    Attributes:
+        supplied: the tokenizer, if none is to be trained.
+        chunked: whether documents are cut into chunks for the tokenizer.
+    """
 
     data: DataConfig
     tokenizer_config: TokenizerConfig

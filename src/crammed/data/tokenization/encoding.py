@@ -114,9 +114,11 @@ def _normalizer_steps(values: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _without_specials(values: dict[str, Any]) -> dict[str, Any]:
-    """A tokenizer.json whose model finds no special tokens in text, where all but BPE would.
+    """A tokenizer.json whose model finds no special tokens in text.
 
-    They are renamed to what no text contains, and keep their ids.
+    Unigram and WordPiece models find every piece of their vocabulary, special or not, so special
+    tokens are renamed to what no text contains and keep their ids. (BPE reaches pieces only by
+    merging.)
     """
     model = dict(values["model"])
     if model["type"] == "BPE":

@@ -113,7 +113,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
     frame sentences in special tokens is made to frame them in [CLS] and [SEP].
 
     Raises:
-        InputError: there is no tokenizer, it is damaged, or it lacks a special token.
+        InputError: there is no tokenizer, it is damaged, or it lacks a padding, unknown, first,
+            separator or mask token.
     """
     file = path / "tokenizer.json" if path.is_dir() else path
     with library_faults(file):
@@ -241,7 +242,8 @@ def _swapped(values: Any, one: str, other: str) -> Any:
 def finish(tokenizer: Tokenizer, *, spaces: bool = False) -> Tokenizer:
     """Register `SPECIALS`, and frame text in [CLS] and [SEP] if special tokens are asked for.
 
-    If tokens begin with the space before them (`spaces`), [MASK] must take it as well.
+    Args:
+        spaces: tokens begin with the space before them, so that [MASK] must take it as well.
     """
     gap = AddedToken(SPECIALS[MASK], special=True, normalized=False, lstrip=spaces)
     tokenizer.add_special_tokens([*SPECIALS[:MASK], gap])

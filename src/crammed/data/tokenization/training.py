@@ -1,6 +1,7 @@
 """Trains a tokenizer on the corpus: the same text, in any order, gives the same bytes.
 
-Of text with millions of different chunks the rarest are not counted; which ones, the order decides.
+Of text with millions of different chunks the rarest are not counted, and which these are depends on
+the order of the shards.
 """
 
 from __future__ import annotations
@@ -94,8 +95,9 @@ def _most_frequent_words(words: Mapping[str, int], config: TokenizerConfig) -> A
 def _word_pieces(words: Mapping[str, int], config: TokenizerConfig) -> Any:
     """A WordPiece model (Schuster and Nakajima 2012).
 
-    The library's trainer numbers continuing characters in the order of a hash map, so every ``##c``
-    is passed to it as if it were special, which fixes all ids.
+    The library's trainer numbers continuing characters in the order of a hash map, so no two
+    trainings agree. Here the characters are counted first, and every ``##c`` is passed to the
+    trainer as if it were special, which fixes all ids. The vocabulary then goes into a new model.
     """
     alphabet, continuing = _alphabet(words, config)
     specials = [*SPECIALS, *(f"##{c}" for c in continuing)]

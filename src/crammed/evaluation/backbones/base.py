@@ -1,4 +1,4 @@
-"""The interface that evaluation needs from an encoder."""
+"""The interface that evaluation needs from an encoder, one of our runs or a Hugging Face model."""
 
 from __future__ import annotations
 

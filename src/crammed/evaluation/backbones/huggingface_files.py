@@ -75,8 +75,9 @@ def model_files(folder: Path) -> list[Path]:
     """The files that determine what the model computes.
 
     Raises:
-        InputError: something is missing or damaged, asks for impossible sizes or for code, or
-            points to other files.
+        InputError: there are no weights, config.json does not name the model type, asks for
+            impossible sizes or for code, or stands for another file, there is an adapter, or an
+            index of weights is damaged or points outside the folder.
     """
     for file in folder.iterdir():  # transformers reads more of them than are listed here
         if not file.is_dir():

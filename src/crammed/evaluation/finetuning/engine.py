@@ -274,8 +274,8 @@ def epoch_order(
 def predict(model: nn.Module, rows: EncodedSplit, numerics: Numerics) -> NDArray[np.float32]:
     """Logits in the order of the rows.
 
-    They are [R, outputs]; [R, choices] for kind choice; [T, outputs], of all tokens, for kind
-    tokens.
+    Returns:
+        [R, outputs]; [R, choices] for kind choice; [T, outputs], of all tokens, for kind tokens.
     """
     model.eval()
     longest = rows.widths(np.arange(len(rows))[:, None])

@@ -91,9 +91,10 @@ def _mean(tokens: Tensor, kept: Tensor) -> Tensor:
 def _matched(
     tokens: Tensor, kept: Tensor, others: Tensor, kept_others: Tensor, likeness: Tensor
 ) -> Tensor:
-    """How tokens [B, S, D] differ from their matches, and what they share: means [B, 2 * D].
+    """What tokens [B, S, D] differ from, and share with, their matches: two means [B, 2 * D].
 
-    The likeness of tokens to those of the other text is [B, S, S].
+    Args:
+        likeness: [B, S, S], of tokens to the other text's.
     """
     matches = likeness.masked_fill(~kept_others.mT, -torch.inf).softmax(-1) @ others
     return torch.cat([_mean((tokens - matches).abs(), kept), _mean(tokens * matches, kept)], -1)

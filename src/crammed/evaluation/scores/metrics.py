@@ -123,6 +123,7 @@ def _of_outcomes(truth: Integers, guess: Integers, unit: Integers, finish: OfCla
     There may be as many classes as rows: a table of both, for each seed, would fill the memory.
 
     Args:
+        truth, guess: [N] or [N, L], as in `Predictions`.
         unit: [N] the unit that each of them belongs to.
         finish: the counts of the L classes that occur, three times [B, L] -> the metric [B].
     """
@@ -158,9 +159,11 @@ def _outcomes(truth: Integers, guess: Integers) -> list[tuple[Integers, Integers
 
 
 def _of_sums(counts: NDArray[np.generic], unit: Integers, finish: Weighted) -> Weighted:
-    """A metric computed from sums of counts [N, K] over rows.
+    """A metric computed from sums of counts over rows.
 
     Args:
+        counts: [N, K].
+        unit: [N] the unit that each row of counts belongs to.
         finish: sums [B, K] -> the metric as a fraction [B].
     """
     sums = np.zeros((int(unit.max()) + 1, counts.shape[1]))

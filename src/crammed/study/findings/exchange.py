@@ -3,11 +3,11 @@
 One curve for all: log losses depend on size and budget alone. A curve for each: every type also has
 a shift, and a slope over log FLOPs, of its own. Types whose blocks cost more have spent more FLOPs
 on the same tokens, so each loss is first moved to the mean FLOPs of its block (the runs of a size
-and a budget), along the slope of the laws.
+and a budget), along the slope of the laws. A permutation test then exchanges seeds between types.
 
-Seeds are exchanged between types, each with all its runs: at every budget it begins with the same
-weights and reads the same rows, so that its luck at one budget is partly its luck at the next. If
-there are few exchanges, all are tried.
+A seed is exchanged with all its runs: at every budget it begins with the same weights and reads the
+same rows, so that its luck at one budget is partly its luck at the next. With one seed of each type
+nothing can be tested. If there are few exchanges, all are tried.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Moderated variances (Smyth 2004): what a few seeds say about an arm, and what all arms say.
 
 An arm's variance is thought of as drawn from a scaled inverse chi-square distribution, whose scale
-and degrees of freedom are estimated from the log variances of all arms (`limma`'s ``squeezeVar``).
-Where arms vary alike, each borrows much from the others; where they do not, little, so a few noisy
-arms hardly widen the intervals of others.
+and degrees of freedom are estimated from all arms of a study, by the moments of their log variances
+(`limma`'s ``squeezeVar``). Where arms vary alike, each borrows much from the others; where they do
+not, little, so a few noisy arms hardly widen the intervals of others.
 
 Few arms say little about these degrees of freedom. So the variance between log variances counts as
 `CAUTION` of its standard error larger than it is found, and a difference between two arms has the

@@ -1,11 +1,12 @@
 """What a study on a grid of budgets says: power laws of loss, and the best size.
 
 Arms are named ``TYPE.SIZE``. A law is L = a C^-b + c, fitted to log losses by least squares; with
-fewer than `FOR_A_FLOOR` budgets, c is 0. It goes through the best arms of a type: those that no
-other arm of the type beats with as many FLOPs or fewer. The best size is found by parabolas over
-sizes (Hoffmann et al. 2022), where these had equal FLOPs. Intervals are from a parametric bootstrap
-over seeds: the standard deviation of log losses within cells (an arm at a budget), pooled over all
-cells, gives the error of each mean, and everything is fitted again to means drawn with that error.
+fewer than `FOR_A_FLOOR` budgets, too few to determine c, c is 0. It goes through the best arms of
+a type: those that no other arm of the type beats with as many FLOPs or fewer. The best size is
+found by parabolas over sizes (Hoffmann et al. 2022), where these had equal FLOPs. Intervals are
+from a parametric bootstrap over seeds: the standard deviation of log losses within cells (an arm at
+a budget), pooled over all cells, gives the error of each mean, and everything is fitted again to
+means drawn with that error.
 
 Arms still on the plateau of word frequencies when the baseline has left it are not part of this.
 """

@@ -2,9 +2,10 @@
 
 Seeds are the unit: a run is one number. Each arm is compared with the baseline by a t-test with
 moderated variances (`moderation`). Arms that are still on the plateau of word frequencies do not
-enter the variance of the others. One study makes many comparisons, so p-values are corrected by
-Holm's step-down method (Holm 1979), and intervals by Bonferroni (Dunn 1961), so that they hold
-simultaneously. With fewer than `FEWEST` seeds a difference is a lead: what to look at next.
+enter the variance of the others. One study makes many comparisons, so p-values are corrected for
+the number of arms by Holm's step-down method (Holm 1979), and intervals by Bonferroni (Dunn 1961),
+so that they hold simultaneously. With fewer than `FEWEST` seeds a difference is a lead: what to
+look at next, without an interval, a p-value or a verdict.
 """
 
 from __future__ import annotations
@@ -214,10 +215,13 @@ def _one(values: Sequence[float], base: Sequence[float]) -> dict[str, Any]:
 
 
 def _test(compared: Sequence[tuple[dict[str, Any], float, float]]) -> None:
-    """Give differences, each with its standard error and degrees of freedom, joint p and intervals.
+    """Give the differences of one measure p-values and intervals that hold jointly.
 
     Holm's method may find a difference whose Bonferroni interval still holds 0; such an interval
     ends at 0, because the test has excluded what lies beyond (Guilbaud 2008).
+
+    Args:
+        compared: each with its standard error and degrees of freedom.
     """
     from scipy.stats import t
 

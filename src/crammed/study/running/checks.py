@@ -22,10 +22,13 @@ from crammed.training.update.memory import refuse_too_large
 def check_arms(
     study: Study, arms: Sequence[str], corpora: Corpora, budget: Budget, *, here: bool
 ) -> None:
-    """Check the arms that are about to be trained; if that is `here`, also devices and memory.
+    """Check the arms that are about to be trained.
+
+    Args:
+        here: whether they are trained on this machine, so that its devices and memory count.
 
     Raises:
-        InputError: an arm cannot be trained.
+        InputError: an arm cannot be trained; the first is named, with the reason.
     """
     seen: set[str] = set()
     for arm in arms:

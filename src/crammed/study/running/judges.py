@@ -2,8 +2,9 @@
 
 ``blimp`` and the tasks of a suite, as ``glue``, ``glue.cola`` or ``mine.yaml.topics``, are scored
 by ``crammed evaluate`` after training; ``glue.cola@bert-base`` is fine-tuned by that protocol.
-Scores have names, and are in percent: ``blimp``, ``glue.cola``, ``untrained.glue.cola`` for the
-untrained twin, and ``glue``, the mean over the tasks.
+``study.json`` holds the scores of a run by name, in percent: ``blimp``, ``glue.cola``,
+``untrained.glue.cola`` for the untrained twin that was fine-tuned beside it, and ``glue``, the mean
+over the tasks.
 """
 
 from __future__ import annotations
@@ -244,7 +245,7 @@ def _protocol(name: str) -> str:
 
 
 def scores_of(run: Path, judge: Judge) -> dict[str, float]:
-    """The scores that a judge has given a run, by name."""
+    """The scores that a judge has given a run, by their names in ``study.json``."""
     given = _given(run, judge)
     if judge.suite == BLIMP:
         return {BLIMP: given[BLIMP]} if BLIMP in given else {}
@@ -294,7 +295,10 @@ def with_same_means(arms: dict[str, Arm], judges: Iterable[Judge]) -> dict[str, 
 
 
 def _means(scores: Mapping[str, float], judge: Judge) -> dict[str, float]:
-    """The mean over a judge's tasks, or those that its suite defines, and that of their twins."""
+    """The mean over a judge's tasks, and that of the untrained twins if it is over the same.
+
+    A suite may define over which tasks; otherwise it is over all that the judge scores.
+    """
     suite = load_suite(judge.suite)
     own, untrained = (
         {

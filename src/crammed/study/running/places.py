@@ -1,7 +1,8 @@
 """Where the runs of a study are trained: processes on this machine, or tasks on a Ray cluster.
 
-A run is a command that gives the same result in every place. Runs end with their study, even if it
-is killed: each writes a checkpoint, from which it goes on in any place that has its folder.
+A run is a command, and the same command gives the same result in every place. Runs end with their
+study, even if it is killed: each writes a checkpoint, from which it can be resumed in any place
+that has the same folder.
 """
 
 from __future__ import annotations

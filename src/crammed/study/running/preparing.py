@@ -1,8 +1,8 @@
 """Prepares the corpora of a study from text, each distinct one once, into ``OUT/corpora``.
 
 ``base`` is the corpus of the study's base; the others are named by a hash of their settings. All of
-them hold out the same documents, and none trains on them. Text is cleaned once for all arms that
-clean it alike.
+them hold out the same documents, and none trains on them. They share cleaned text: for arms that
+differ only in the tokenizer, in rows or in exact duplicates it is not cleaned again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs a study: every arm and seed is a run of ``crammed pretrain``, and then judged.
 
-Finished runs are not repeated, so that a study that was stopped goes on where it was.
-``OUT/study.json`` holds the result (`crammed.study.result`).
+Finished runs are not repeated, so a study that was stopped continues where it was, and one in which
+nothing is left to do ends at once. ``OUT/study.json`` holds the result (`crammed.study.result`).
 """
 
 from __future__ import annotations

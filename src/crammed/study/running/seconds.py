@@ -1,8 +1,8 @@
 """Budgets of time: every arm gets the FLOPs that it trains in so many seconds of this machine.
 
 By its own clock, a run would be charged for what its neighbours do, and no two seeds would train
-equally long. So all arms are timed before the first run, side by side, and each arm's seconds
-become FLOPs, the same for all its seeds. ``study.json`` keeps both.
+equally long. So before the first run, all arms are timed side by side, in turn and several times,
+and each arm's seconds become FLOPs, the same for all its seeds. ``study.json`` keeps both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """How long the runs of a study take: training, what comes before and after it, and judging.
 
-Runs that have finished tell how long the others will take. Until there is one, this device is
-measured: the speed of training, once for each model size and optimizer, and the start of a command.
+The runs that have finished in the study's folder tell how long the others will take. Until one has,
+the speed of training is measured on this device, once for each model size and optimizer, and so is
+the time that a command takes to start, once.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Studies at any budget: recipes scaled down in proportion, and values multiplied by factors.
 
-The paper's recipes are for a day on a GPU. If a study has a ``small`` form and its budget is too
-little for them, the base gets the size and batch that `crammed.rules.sizing` gives, and every other
-recipe keeps its ratio to the base. Learning rates that follow the width are multiplied by the
-square root of the factor by which a model is narrower. Initial standard deviations stay, because
-larger ones were worse.
+The paper's recipes are for a day on a GPU. A study whose file has a ``small`` form takes them as
+they are if its budget is enough for the base's own size, and otherwise scales them down: the base
+to the size and batch that `crammed.rules.sizing` gives, every other recipe so that its ratio to the
+base stays. Learning rates that follow the width are multiplied by the square root of the factor by
+which a model is narrower, as in `crammed.rules.sizing`. Initial standard deviations stay: larger
+ones were tried, and are worse.
 
 Arms may set ``key*=factor``, which multiplies the value that the arm would have without it.
 """
@@ -38,6 +39,7 @@ def scaled_down(full: RunConfig, fitted: RunConfig, but: Iterable[str]) -> RunCo
     """A recipe in the size that suits a budget, or as it is if it is no larger.
 
     Args:
+        full: the recipe as it is.
         fitted: the recipe with what follows from the budget.
         but: keys that were typed, whose values stay.
     """
@@ -158,7 +160,11 @@ def _narrowed(config: RunConfig, width: int) -> Values:
 
 
 def _unchecked(config: RunConfig, values: Values) -> RunConfig:
-    """The configuration with other values: an arm may replace them, and is checked as a whole."""
+    """The configuration with other values, which an arm may yet replace: it is checked as a whole.
+
+    Args:
+        values: by dotted keys, of the right types.
+    """
     for key, value in values.items():
         section, _, name = key.partition(".")
         own = getattr(config, section).model_copy(update={name: value})

@@ -1,4 +1,7 @@
-"""What a model learns from: rows of token ids -> a loss; `MaskedTokens` is that of the paper."""
+"""What a model learns from: rows of token ids -> a loss.
+
+An objective is all that an update needs to know of its task; `MaskedTokens` is that of the paper.
+"""
 
 from __future__ import annotations
 

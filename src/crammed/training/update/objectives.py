@@ -60,7 +60,8 @@ class _Guessing(MaskedTokens):
 class Script(_Guessing):
     """Predicts masked tokens, and where its own guesses replaced tokens (Nijkamp et al. 2021).
 
-    One network does both. The log of the mean over the vocabulary of the exponentials of a token's
+    One network does both. Guesses are drawn from its predictions, and a guess that is right has
+    replaced nothing. The log of the mean over the vocabulary of the exponentials of a token's
     logits is the logit of its having been replaced.
     """
 
@@ -97,9 +98,10 @@ def guessed(word: Tensor, logits: Tensor, numbers: Tensor) -> Tensor:
 class Replaced(_Guessing):
     """Finds the tokens that a generator has replaced (ELECTRA; Clark et al. 2020).
 
-    The generator, a smaller model, predicts masked tokens, and no gradients flow through its
-    guesses. A share of the tokens stays masked, and the model predicts these itself: so it can fill
-    gaps, and the held-out loss is its own.
+    The generator, a smaller model, predicts masked tokens, and its guesses take their place. A
+    guess that is right has replaced nothing, and no gradients flow through a guess. A share of the
+    tokens stays masked, and the model predicts these itself: so it can fill gaps, and the held-out
+    loss is its own.
     """
 
     name = "generator"

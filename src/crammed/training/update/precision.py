@@ -1,9 +1,10 @@
 """Number formats of training: weights and gradients stay in float32, activations need not.
 
-Activations have one format from the embedding norm to the logits; autocast would leave the residual
-stream and the norms in float32, twice the bytes. Products use 16-bit casts of the weights, whose
-gradients are summed in float32 (Micikevicius et al. 2018, section 3.1). The embedding tables are
-read in float32, so that the gradient of a frequent token is a float32 sum. Losses are float32.
+Activations have one format from the embedding norm to the logits. In a 16-bit format, the residual
+stream and the norms then move half the bytes; autocast would leave them in float32. Weights are
+float32 masters (Micikevicius et al. 2018, section 3.1): products use 16-bit casts of them, and
+gradients are summed in float32. The embedding tables are read in float32, so that the gradient of
+a frequent token is a float32 sum. Losses are float32.
 """
 
 from __future__ import annotations
@@ -51,10 +52,11 @@ Found = tuple[Tensor | None, ...]
 class Leaves:
     """What the loss of a training copy is differentiated by: parameters, or 16-bit casts of them.
 
-    In a copy that computes in 16 bits, the linear layers get weights of their own in that format,
-    cast once per update instead of once per microbatch. The numbers are the same as with casts in
-    the layers. Layers that are run in several passes cast their weights each time, so that the
-    gradients of all passes are summed in float32.
+    In a copy that computes in 16 bits, the linear layers get weights of their own in that format.
+    These are cast once per update instead of once per microbatch, and their 16-bit gradients are
+    added to float32 sums. The numbers are the same as with casts in the layers; layers that
+    multiply in 8 bits quantise the casts. Layers that are run in several passes cast their weights
+    each time, so that the gradients of all passes are summed in float32.
 
     Args:
         trained: a training copy, whose linear layers get other weights, or the model of another
@@ -65,7 +67,8 @@ class Leaves:
     Attributes:
         tensors: all leaves.
         decoder: the embedding as cast for the decoder; None leaves the cast to the decoder.
-        scales: those of 8-bit products; None if there are none.
+        cast_bytes: memory of the casts.
+        scales: scales of 8-bit products; None if there are none.
     """
 
     def __init__(self, trained: nn.Module, *, decoder: bool = False) -> None:

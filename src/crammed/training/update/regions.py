@@ -80,7 +80,12 @@ def _blocks(
 ) -> tuple[Tensor, Tensor]:
     """From the attention of one pre-norm layer without dropout to that of the next.
 
-    Both take and give the residual stream x [B, S, D], and attention before its last product.
+    Args:
+        x: the residual stream [B, S, D].
+        mixed: the output of the layer's attention before its last product.
+
+    Returns:
+        `x` and `mixed` for the following layer.
     """
     x = x + _attention(layer).out(mixed)
     x = x + layer.ffn(layer.ffn_norm(x))

@@ -1,9 +1,10 @@
-"""Whether the gradients of an update agree so well that fewer rows would do (`batch.adaptive`).
+"""Whether the gradients of an update agree so well that fewer rows would do.
 
-Four tests, those of the public code of Geiping and Goldstein (2022), compare the gradients of an
-update's pieces of equally many rows. There, an update takes further pieces until the test passes;
-here the next update has one piece more if it fails, and one fewer if it passes, so that the rows of
-an update are known before it begins.
+An update of batches that adapt (`batch.adaptive`) is computed in pieces of equally many rows. Four
+tests, those of the public code of Geiping and Goldstein (2022), compare the pieces' gradients.
+There, an update takes further pieces until the test passes; here the next update has one piece
+more if the test fails, and one fewer if it passes, so that the rows of an update are known before
+it begins.
 """
 
 from __future__ import annotations
@@ -129,8 +130,10 @@ class Spread:
     def _pieces(self, products: Tensor, before: Tensor, whole: Tensor, factor: float) -> Pieces:
         """The pieces' gradients, each of which is `factor` times what was added up.
 
-        Squared lengths are `before`, of the sum of the pieces before the last, and `whole`, of that
-        of all; `products` are those of the last piece with the former.
+        Args:
+            products: inner products of the last piece with the sum of those before it.
+            before: squared lengths of that sum.
+            whole: squared lengths of the sum of all.
         """
         count, square = self._count, factor**2
         spread = (self._squares - whole / count).clamp(min=0.0) / (count - 1)

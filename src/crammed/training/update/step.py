@@ -1,4 +1,8 @@
-"""One update: the gradients of an objective in microbatches, clip, apply."""
+"""One update: the gradients of an objective in microbatches, clip, apply.
+
+`crammed.training.loop` runs the updates; `TrainStep.gradients` calls ``differentiate()`` and
+``add()`` of `crammed.training.update.precision.Leaves`.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +53,14 @@ class TrainStep:
     Attributes:
         model: the model being trained, in float32 whatever the format of computation: a `MaskedLM`,
             or a model of another library that is called in the same way.
-        average, curvature, spread: None where the configuration needs none.
+        objective: what it learns from.
+        device: where it is trained.
+        parameters: the model's parameters.
+        average: weights to keep in their place; None if there are none.
+        leaves: what losses are differentiated by, to get the gradients of the parameters.
+        curvature: measures the curvature for optimizers that need it; None if there is none.
+        growth: which of the layers are in use.
+        spread: how much the gradients of an update's pieces differ; None if that does not matter.
         together: how many rows must be in one microbatch, since the loss compares them.
         microbatch_rows: rows of one forward and backward pass; reduced when memory runs out.
         recomputes: whether layers recompute their activations for the gradients.
@@ -206,7 +217,10 @@ class TrainStep:
         self.device.synchronize()
 
     def _microbatches(self, rows: int) -> list[int]:
-        """Sizes of microbatches that add up to `rows`; rows that are compared stay together."""
+        """Sizes of microbatches that add up to `rows` rows; rows that are compared stay together.
+
+        If gradients are compared, they are of equally many rows on every device.
+        """
         if self.spread is not None:  # pieces are the same on every device
             return few_sizes(rows, self._config.batch.ramp_quantum)
         groups, rest = divmod(rows, self.together)
@@ -219,7 +233,10 @@ class TrainStep:
         return [self.together * size for size in sizes] + [rest] * (rest > 0)
 
     def gradients(self, rows: Tensor, update: Update, first: int = 0) -> Tensor:
-        """Accumulate the gradients of one update, in smaller parts if memory runs out.
+        """Accumulate the gradients of one update.
+
+        If the device's memory runs out, the update restarts with smaller microbatches, or with
+        layers that recompute.
 
         Args:
             rows: [R, S] token ids on the CPU; none if an update has fewer rows than processes.
@@ -295,7 +312,10 @@ class TrainStep:
         return total
 
     def _shrink(self, error: RuntimeError) -> None:
-        """Drop the gradients so far; from now on layers recompute, or microbatches are halved."""
+        """Drop the gradients so far, and halve the microbatches from now on.
+
+        If half would be too few tokens, let layers recompute first.
+        """
         self.discard()
         tokens = self.microbatch_rows * self._config.data.row_length
         fixed = self.spread is not None

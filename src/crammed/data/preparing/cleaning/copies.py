@@ -105,7 +105,10 @@ def _joined(words: Hashes) -> Hashes:
 
 
 def _wholes(words: Hashes) -> Iterable[Hashes]:
-    """Hashes of documents of one length, words [D, L]: whole; from `RUN` words, without each."""
+    """Hashes of documents of the same length, words [D, L], whole and without each word.
+
+    Those of fewer than `RUN` words are compared whole alone: a word is too much of them.
+    """
     length = words.shape[1]
     for left_out in (None, *range(length if length >= RUN else 0)):
         hashes = np.full(len(words), length - (left_out is not None), np.uint64)

@@ -1,8 +1,9 @@
 """Puts plain words in place of named entities, each the kind of the entity that stood there.
 
-"Ada Lovelace was born in London in 1815." becomes "person was born in place in date." In the public
-code of Geiping and Goldstein (2022), labels such as PERSON and GPE stand there instead; ordinary
-words put nothing rare into the vocabulary.
+"Ada Lovelace was born in London in 1815." becomes "person was born in place in date." Geiping and
+Goldstein (2022) have such a step in their public code, which writes the labels themselves, PERSON
+and GPE, between tokens that spaces then separate. Here all other text stays as it is, and a kind is
+one or more ordinary words, so that nothing rare enters the vocabulary.
 
 A pipeline of `spaCy`_ finds the entities. It is named by its package or its folder. Once it has
 been found, ``@`` and a hash of its files follow, so that all workers use the same. Most pipelines

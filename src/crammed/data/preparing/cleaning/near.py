@@ -50,8 +50,8 @@ def banding(jaccard: float) -> tuple[int, int]:
 def band_hashes(texts: Sequence[str], jaccard: float) -> Hashes:
     """Hashes of documents, [len(texts), bands], of which near-duplicates share one.
 
-    A document of fewer than 5 words is a set of one element: its text in lower case. Takes about
-    40 bytes of memory for each word of `texts`.
+    They are the same in every process. A document of fewer than 5 words is a set of one element:
+    its text in lower case. Takes about 40 bytes of memory for each word of `texts`.
 
     Args:
         jaccard: index, 0 to 1, from which documents are likely to share a hash.
@@ -117,9 +117,11 @@ def _folded(parts: Iterable[Hashes]) -> Hashes:
 
 
 def links_of(hashes: Hashes, numbers: _Numbers) -> _Numbers:
-    """Pairs that link all documents with the same hash of a band, [2, pairs].
+    """Pairs of documents that link all documents with the same hash, [2, pairs].
 
-    The hashes [n] are in the order of the documents' numbers [n], which ascend.
+    Args:
+        hashes: [n] one band's hash of each document.
+        numbers: [n] the documents' numbers, ascending.
     """
     order = np.argsort(hashes, kind="stable")
     in_order = hashes[order]

@@ -11,6 +11,9 @@ function    a function of the user's own; may change the text
 downstream  drops what contains a text of an evaluation task, or a passage of it
 entities    puts words for their kinds in place of named entities; last, since it takes longest, and
             the steps before it look for text as it is elsewhere
+
+gopher and c4 are made for English: one demands English stop words, the other lines that end in
+Latin punctuation, and both count words between spaces.
 """
 
 from __future__ import annotations
@@ -43,8 +46,9 @@ def steps_of(config: CleanConfig) -> Steps:
     """The active steps, in order; what they make of a document depends only on its text.
 
     Raises:
-        InputError: the data of `config.downstream` cannot be read, a language is unknown, or there
-            is no such function or pipeline.
+        InputError: the data of `config.downstream` is missing, or cannot be read; or
+            `config.function` is not a function, or `config.entities` no pipeline; or a language is
+            unknown.
     """
     function, pipeline = config.function, config.entities
     every: list[tuple[str, Step | None]] = [

@@ -107,7 +107,11 @@ def repeats(digests: Hashes) -> NDArray[np.bool_]:
 def marked_digests(
     engine: Engine, listing: Path, marks: NDArray[np.bool_], folder: Path
 ) -> Iterator[Hashes]:
-    """The first halves of the digests of the documents that are marked, [n], range by range."""
+    """The first halves of the digests of the documents that are marked, [n], range by range.
+
+    Args:
+        folder: for the marks, which jobs read.
+    """
     file = folder / "marked.npy"
     save_array(file, marks)
     return engine.map(_marked, ((each, file) for each in ranges(listing, len(marks), AT_ONCE)))

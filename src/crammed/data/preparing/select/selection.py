@@ -122,7 +122,8 @@ def select_documents(
 
     Args:
         folder: for what jobs need to know.
-        given: what to hold out instead of choosing it; copies of it in the text are dropped.
+        given: documents to hold out instead of choosing some; their copies in the text are
+            dropped.
         extends: a corpus whose documents are dropped, if exact duplicates are.
 
     Raises:
@@ -164,7 +165,10 @@ def select_documents(
 
 
 def _choose(every: _Documents, data: DataConfig, *, by_line: bool) -> tuple[Mask, Splits, int]:
-    """The documents to hold out, where to split them if at all, and the characters held out."""
+    """The documents to hold out, where to split them if at all, and the characters held out.
+
+    The digest decides, so copies of a document are all held out or all trained on.
+    """
     copies = sum(step["dropped"] for step in every.steps if step["step"] != WEIGHT_STEP)
     total = every.total(every.kept)
     share = 2 * heldout_target(total, data) / total if total else 1.0
