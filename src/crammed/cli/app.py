@@ -32,10 +32,23 @@ data_app = typer.Typer(help="Show, verify or copy a prepared corpus.", no_args_i
 app.add_typer(data_app, name="data")
 
 for verb in (
-    *(training.run, corpora.prepare, training.pretrain, training.adapt, training.decide),
-    *(models.evaluate, models.finetune, models.embed, models.predict, models.report),
-    *(exporting.export, machine.recipes, machine.runs, machine.watch, machine.doctor),
-    *(planning.plan, studies.study),
+    training.run,
+    corpora.prepare,
+    training.pretrain,
+    training.adapt,
+    training.decide,
+    models.evaluate,
+    models.finetune,
+    models.embed,
+    models.predict,
+    models.report,
+    exporting.export,
+    machine.recipes,
+    machine.runs,
+    machine.watch,
+    machine.doctor,
+    planning.plan,
+    studies.study,
 ):
     app.command()(verb)
 data_app.command("copy")(corpora.data_copy)

@@ -7,9 +7,10 @@ gradinit       one such thing: scales of the initial weights
 plan           what the next update is, and whether it still fits
 update         one update (a room of its own)
 agenda         when to log, to measure and to save
-upkeep         logs, measures and saves, goes back after divergence
+upkeep         logs, measures and saves
 heldout_meter  held-out loss on the way
 recorder       log points and events
+recovery       going back after divergence
 checkpoint     exact resume
 distributed    several processes that train one model
 signals        stopping on a signal

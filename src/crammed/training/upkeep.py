@@ -1,13 +1,7 @@
-"""What a run does between updates: it logs, measures held-out loss, saves, stops, goes back.
-
-Going back after divergence discards every update since the last checkpoint. Their time stays
-charged, as lost, and budgets other than time count only what is kept. Training goes on with other
-rows or with lower rates, as `train.divergence` says.
-"""
+"""What a run does between updates: it logs, measures held-out loss, saves, stops, goes back."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,12 +11,12 @@ from crammed.budget import Work
 from crammed.data.corpus import Corpus
 from crammed.errors import Diverged, Interrupted, StoppedByPolicy
 from crammed.quantity import counted
-from crammed.rules.rates import far_too_high
 from crammed.terminal.progress import ProgressTask
-from crammed.training.checkpoint import Checkpoints, End, TrainState, load_checkpoint
+from crammed.training.checkpoint import Checkpoints, End, TrainState
 from crammed.training.distributed import Group, compare_weights
 from crammed.training.heldout_meter import HeldoutMeter
 from crammed.training.recorder import Recorder
+from crammed.training.recovery import go_back
 from crammed.training.session import Session
 from crammed.training.update.planned import Update
 
@@ -135,47 +129,6 @@ class Upkeep:
         Raises:
             Diverged: the recipe says to stop, or this has happened too often.
         """
-        run, planner, ledger = self._session.run, self._session.planner, self._session.ledger
-        run.heartbeat(ledger.charged())  # so that a resume charges what is discarded
-        run.event("diverged", reason=str(fault))
-        rule, detour = run.config.train.divergence, planner.detour
-        if rule.then == "stop":
-            raise Diverged(f"{fault}; {self._advice()}") from fault
-        if detour.returns >= rule.times:
-            raise Diverged(
-                f"{fault}, though the run went back {counted(detour.returns, 'time')} "
-                f"(train.divergence.times); {self._advice()}"
-            ) from fault
-        corpus = self._session.corpus_sha256
-        saved = load_checkpoint(run.checkpoints, self._session.step, corpus).state
-        lost = ledger.lose(saved.accounts)
-        self._session.agenda.went_back(saved.heldout_u)
-        detour = replace(detour, returns=detour.returns + 1)
-        if rule.then == "skip":
-            detour = replace(detour, skipped_rows=planner.reached - saved.work.rows)
-        else:
-            detour = replace(detour, rate=rule.factor * detour.rate)
-        planner.go_on(detour, saved.rows, saved.begun)
-        self._checkpoints.write(saved.work)  # again, so that a resume makes the same detour
-        changed = {"skipped_rows": detour.skipped_rows, "rate": detour.rate}
-        run.event("back", update=saved.work.updates, lost_s=lost, **changed)
+        work = go_back(self._session, self._checkpoints, fault)
         self._recorder.forget()
-        return saved.work
-
-    def _advice(self) -> str:
-        """What is kept after divergence, and what to type instead."""
-        run = self._session.run
-        if high := far_too_high(run.config, run.choice.follows):
-            return (
-                f"the learning rate is far too high: start a new run with {high} and a different "
-                "--out"
-            )
-        kept = "no checkpoint was written before that"
-        if (updates := self._checkpoints.updates()) is not None:
-            kept = f"the checkpoint of update {updates} is kept, and all its values are finite"
-        if run.config.train.divergence.then == "stop":
-            return (
-                f"{kept}: repeat the command with train.divergence.then=lower (or skip) to "
-                "continue, or start a new run with a lower optim.lr"
-            )
-        return f"{kept}: start a new run with a lower optim.lr"
+        return work
