@@ -122,12 +122,12 @@ def hour_table(name: str) -> str:
         f"| held-out loss at 15 % masking | at 25 % masking | {grammar} "
         f"{''.join(f'| {metrics.get(task, task)} ' for task in tasks)}|"
     )
-    tried: list[str] = []
+    earlier: list[str] = []
     if trials:
-        losses = ", ".join(f"{run['name']}: {run['heldout'][RATES[0]]:.3f}" for run in trials)
+        tried = ", ".join(f"{run['name']}: {run['heldout'][RATES[0]]:.3f}" for run in trials)
         minutes = _minutes(trials[0])
-        tried = [f"Losses at 15 % masking in earlier trials of {minutes} minutes: {losses}."]
-    return tabled(head, rows, runs, *tried, _cost(runs))
+        earlier = [f"Losses at 15 % masking in earlier trials of {minutes} minutes: {tried}."]
+    return tabled(head, rows, runs, *earlier, _cost(runs))
 
 
 def serving_table(name: str) -> str:

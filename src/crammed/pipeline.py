@@ -68,7 +68,7 @@ class GivenTasks:
         return cls(load_suite(suite), file, folder_of(data))
 
     def all_names(self, say: Callable[[str], None]) -> list[str]:
-        """As `names`, to take them all.
+        """All tasks whose data is there.
 
         Args:
             say: takes a line for each task of a built-in suite whose folder lacks its split.

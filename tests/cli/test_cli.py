@@ -123,7 +123,9 @@ def test_prepare_and_pretrain_share_a_corpus(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("extends: crammed\nbudget: {limit: 4updates}\n")
     model: list[str] = [word for word in SMALL if word.startswith(("model", "batch", "finetune"))]
     trained = crammed(
-        *("pretrain", tmp_path / "mine.yaml", *model),
+        "pretrain",
+        tmp_path / "mine.yaml",
+        *model,
         *("--corpus", corpus, "--out", tmp_path / "run", "--json"),
     )
     assert trained.returncode == 0, trained.stderr

@@ -246,12 +246,12 @@ def test_the_loss_of_each_source_is_that_of_its_own_tokens(tmp_path: Path, corpu
         for place, loss in zip(places, losses_of(model, row, places), strict=True):
             losses[own[place]].append(loss)
     assert list(found) == ["news", "wiki"]
-    for name, loss in losses.items():
+    for name, values in losses.items():
         assert found[name]["tokens"] == (owner == name).sum()
-        assert found[name]["loss@0.25"] == pytest.approx(np.mean(loss), rel=1e-5)
-        tokens = sum(len(ids) for ids, own in zip(encoded, names, strict=True) if own == name)
-        characters = sum(len(t) for t, own in zip(texts, names, strict=True) if own == name)
-        bits = np.mean(loss) * tokens / characters / math.log(2)
+        assert found[name]["loss@0.25"] == pytest.approx(np.mean(values), rel=1e-5)
+        tokens = sum(len(ids) for ids, of in zip(encoded, names, strict=True) if of == name)
+        characters = sum(len(t) for t, of in zip(texts, names, strict=True) if of == name)
+        bits = np.mean(values) * tokens / characters / math.log(2)
         assert found[name]["bits_per_character@0.25"] == pytest.approx(bits, rel=1e-5)
 
 

@@ -322,7 +322,7 @@ def test_what_cannot_be_kept_is_refused_in_one_line(data: Path, encoders: dict[s
     with pytest.raises(InputError, match="kept exists already: choose another --out"):
         keep(request(data, encoder), data.parent / "kept", SILENT)
     (data.parent / "kept" / "mine.txt").unlink()
-    two = {name: {**COLUMNS["classification"], "folder": "rows"} for name in "ab"}
+    two: dict[str, Any] = {name: {**COLUMNS["classification"], "folder": "rows"} for name in "ab"}
     define(data, **two)
     with pytest.raises(InputError, match="choose one task with --task: a, b"):
         keep(request(data, encoder), data.parent / "kept", SILENT)

@@ -246,6 +246,7 @@ def test_a_name_that_two_columns_have_is_refused(tmp_path: Path, suffix: str, ma
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".arrow"])
 def test_values_that_are_not_text(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"a{suffix}"
+    rows: list[dict[str, Any]]
     rows = [{"text": "good", "n": 1, "title": "A"}, {"text": None, "n": 2, "title": "B"}]
     file.write_bytes(FORMATS[suffix](rows))
     place = "line" if suffix == ".jsonl" else "row"

@@ -19,7 +19,7 @@ from crammed.terminal.progress import SILENT, Progress
 from support.text import documents, write_jsonl
 
 
-class ThisProcess:
+class ThisProcess(Engine):
     """Does each job when its result is asked for, and notes it."""
 
     def __init__(self) -> None:

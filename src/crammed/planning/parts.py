@@ -281,7 +281,7 @@ def _between_updates(
 ) -> dict[str, float]:
     """Time the work between updates that a run's budget is charged for."""
 
-    def timed(work: Callable[[], None]) -> float:
+    def timed(work: Callable[[], object]) -> float:
         began = clock()
         work()
         return clock() - began

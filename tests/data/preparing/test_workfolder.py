@@ -225,8 +225,8 @@ def test_a_folder_that_another_process_removes_at_once_is_made_again(
 def test_the_next_call_of_a_run_removes_what_a_kill_left(folder: Path) -> None:
     config = tiny("crammed", "compute.workers=1", data={"sources": [str(folder)]})
     with RunDir.open(folder.parent / "run", config) as run:
-        made = corpus_of(run, SILENT)
+        made = corpus_of(run, SILENT, None, None)
         beside = run.path / ".corpus.preparing"
         (beside / "parts").mkdir(parents=True)
-        assert corpus_of(run, SILENT).sha256 == made.sha256
+        assert corpus_of(run, SILENT, None, None).sha256 == made.sha256
         assert not beside.exists()

@@ -90,8 +90,8 @@ class Growth:
         # PyTorch's optimizers add nothing to a state, and these weights have had no update yet.
         alone = [p for p, own in state.items() if own and all(map(is_average, own))]
         if len(alone) < sum(map(bool, state.values())):  # SGD without momentum has nothing else
-            for parameter in alone:
-                del state[parameter]
+            for lone in alone:
+                del state[lone]
 
     def drop(self, share: float) -> None:
         """Drop layers as often as this share of the configuration's."""

@@ -46,8 +46,8 @@ def token_values(
         InputError: the tokenizer has no token for the full stop.
     """
     if name in ("fragments", "long-documents"):
-        separators = (np.arange(len(counts)) == Specials.of(tokenizer).sep).astype(np.int32)
-        return -separators if name == "fragments" else separators
+        sep = np.arange(len(counts)) == Specials.of(tokenizer).sep
+        return np.where(sep, -1 if name == "fragments" else 1, 0).astype(np.int32)
     if name == "sentence-length":
         stops = np.array([surface.strip() == "." for surface in _surfaces(tokenizer, len(counts))])
         if not stops.any():
