@@ -22,6 +22,7 @@ from crammed.embedding.card import card, score_lines, score_table
 from crammed.embedding.scoring import vectors
 from crammed.errors import InputError
 from crammed.evaluation.finetuning.engine import Numerics
+from crammed.export.card import Metadata
 from crammed.machine.device import choose_device
 from crammed.terminal.progress import SILENT, Progress
 from support.text import write_jsonl
@@ -208,7 +209,9 @@ def test_the_table_has_a_column_for_each_and_gaps_where_there_is_no_score() -> N
     assert lines["next passage among 9, recall@1"] == "10.0 -> 10.0; BM25 11.0"
     assert lines["rated pairs, Spearman"] == "30.0 -> 30.0"
     about = {"model": "m", "partners": "denoise", "updates": 1, "batch": 2, "length": 3}
-    shown = card({**result, **about, "beside": {**scores, "name": "other"}}, trust=False)
+    shown = card(
+        {**result, **about, "beside": {**scores, "name": "other"}}, Metadata(), trust=False
+    )
     assert "updates of 2 texts" in " ".join(shown.split())
     assert "| in percent but for cosines | untuned | tuned | BM25 | other |" in shown
     assert "| cosines of unrelated | 0.10 to 0.30 | 0.10 to 0.30 | - | 0.10 to 0.30 |" in shown

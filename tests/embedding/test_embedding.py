@@ -24,6 +24,7 @@ from crammed.embedding.passages import Passages, cut
 from crammed.embedding.scoring import retrieval
 from crammed.embedding.tuning import TEMPERATURE, Tuning, batches, contrastive_loss
 from crammed.errors import CrammedError, InputError
+from crammed.export.card import Metadata
 from crammed.export.huggingface import export
 from crammed.files.folders import new_folder
 from crammed.model.trained import load_trained
@@ -31,6 +32,7 @@ from crammed.sentences import sentences
 from crammed.terminal.progress import SILENT
 from support.command import crammed as command
 from support.models import change
+from support.pages import front_matter
 from support.text import write_jsonl, write_rows
 
 NAMES = ("lanterns", "clock", "stone", "letter", "boats", "fox", "sailor", "girl")
@@ -260,13 +262,15 @@ def test_the_configuration_does_not_say_that_weights_are_in_16_bits(
 def test_the_command_takes_a_model_with_code(
     tmp_path: Path, model_folders: dict[str, Path], text: Path
 ) -> None:
-    export(load_trained(model_folders["crammed"]), tmp_path / "model", "custom")
+    metadata = Metadata("mit", base_model="owner/encoder")
+    final = load_trained(model_folders["crammed"])
+    export(final, tmp_path / "model", "custom", metadata=metadata)
     texts = (("the fox " * 30, "the boat", 1.0), ("a clock", "a girl", 0.0))
     rows = [{"sentence1": a, "sentence2": b, "score": score} for a, b, score in texts]
     pairs = write_rows(tmp_path / "long.jsonl", rows)
     done = command(
         *("embed", tmp_path / "model", "--data", text, "--out", tmp_path / "a", "--batch", "8"),
-        *("--pairs", pairs),
+        *("--pairs", pairs, "--license", "apache-2.0"),
         *("--budget", "2updates", "--length", "24", "--device", "cpu"),
     )
     assert done.returncode == 0, done.stderr
@@ -275,6 +279,8 @@ def test_the_command_takes_a_model_with_code(
     next_words = done.stdout.splitlines()[-1]
     assert f"crammed.load('{tmp_path / 'a'}', trust_remote_code=True).encode(" in next_words
     assert "trust_remote_code=True" in (tmp_path / "a" / "README.md").read_text()
+    told = front_matter(tmp_path / "a")
+    assert (told["license"], told["base_model"]) == ("apache-2.0", "owner/encoder")
     check_folder(tmp_path / "a", trust=True)
 
 
@@ -283,7 +289,7 @@ def test_too_little_text_to_score_on_is_said() -> None:
     about = {"model": "m", "partners": "dropout", "updates": 1, "batch": 2, "length": 8}
     result = {"before": none, "after": none, "bm25": None, "beside": None, **about}
     assert score_lines(result) == [("note", TOO_FEW)]
-    assert card(result, trust=False).endswith("\n\nIt was not scored.\n")
+    assert card(result, Metadata(), trust=False).endswith("\n\nIt was not scored.\n")
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl"])
@@ -327,6 +333,7 @@ def test_what_is_wrong_leaves_nothing(
         ({"batch": 0}, "--batch takes a number from 2 to 65536"),
         ({"seed": 2**63}, "--seed takes a number from 0"),
         ({"out": tmp_path}, "exists already"),
+        ({"license": "my own"}, "--license is 'my own', not a code"),
         ({"out": few / "out"}, "few.txt/out: Not a directory"),
     ]
     for values, words in wrong:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from crammed.config import ModelConfig
@@ -38,6 +37,7 @@ from crammed.model.trained import load_trained, trained_model
 from crammed.rules.recipe import recipe_names
 from crammed.runs.summary import read_summary
 from support.models import untrained
+from support.pages import front_matter
 from support.text import documents, tiny, write_jsonl
 from support.training import train
 
@@ -330,7 +330,7 @@ def test_what_the_model_card_shows_runs(
     assert summary is not None
     less = summary.model_copy(update={"epochs": 0.5})
     assert "trained only on part of 118 documents" in _limits(final, less)[0]
-    given = yaml.safe_load(card.split("---\n")[1])
+    given = front_matter(done.path)
     assert (given["license"], given["language"]) == ("apache-2.0", ["en", "no"])
     assert ("custom_code" in given["tags"]) == custom
     results = given["model-index"][0]["results"]
@@ -355,7 +355,7 @@ def test_a_card_says_what_its_tokenizer_drops() -> None:
 
 def test_what_a_model_card_is_not_told_it_leaves_out(tmp_path: Path, corpus: Corpus) -> None:
     done = export(untrained(corpus.tokenizer, tiny().model), tmp_path / "export")
-    given = yaml.safe_load((done.path / "README.md").read_text().split("---\n")[1])
+    given = front_matter(done.path)
     assert given.keys() == {"library_name", "pipeline_tag", "tags"}
     with pytest.raises(InputError, match=r"--license is 'my own', not a code such as apache-2\.0"):
         Metadata("my own")

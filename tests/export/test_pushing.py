@@ -12,7 +12,8 @@ import yaml
 
 from crammed.cli.exporting import export
 from crammed.errors import InputError
-from crammed.export.card import Metadata, license_in, with_metadata
+from crammed.export.card import Metadata, with_metadata
+from support.pages import front_matter
 
 pytest.importorskip("huggingface_hub")
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "2026-11-21"
@@ -56,12 +57,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     return hub
 
 
-def front(folder: Path) -> dict[str, Any]:
-    """The front matter of a folder's model card."""
-    values: dict[str, Any] = yaml.safe_load((folder / "README.md").read_text().split("---\n")[1])
-    return values
-
-
 def test_a_run_is_exported_and_uploaded(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     export(FIXTURES / "finished", push=NAME, license="mit", as_json=True)
     values = json.loads(capsys.readouterr().out)
@@ -70,7 +65,7 @@ def test_a_run_is_exported_and_uploaded(hub: Hub, capsys: pytest.CaptureFixture[
     assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= {
         file.name for file in hub.folder.iterdir()
     }
-    assert front(hub.folder)["license"] == "mit"
+    assert front_matter(hub.folder)["license"] == "mit"
     assert [what for what, _ in hub.calls] == ["whoami", "create_repo", "upload_folder"]
     assert hub.calls[1][1] == {"repo_id": NAME, "private": True, "exist_ok": True}
     assert not Path(hub.calls[2][1]["folder_path"]).exists()
@@ -126,7 +121,8 @@ def adapted(folder: Path) -> Path:
     summary["adapted"] = {"model": "bert", "sha256": "0", "random_weights": 0, "heldout": {}}
     (folder / "summary.json").write_text(json.dumps(summary))
     card = folder / "export" / "README.md"
-    card.write_text(with_metadata(card.read_text(), Metadata("gpl-3.0")))
+    metadata = Metadata("gpl-3.0", base_model="owner/bert")
+    card.write_text(with_metadata(card.read_text(), metadata))
     return folder
 
 
@@ -134,9 +130,10 @@ def test_the_card_of_an_adapted_model_names_licence_and_scores(tmp_path: Path, h
     run = adapted(tmp_path / "run")
     export(run, tmp_path / "inherited")
     export(run, push=NAME, license="mit")
-    assert front(tmp_path / "inherited")["license"] == "gpl-3.0"
-    assert front(hub.folder)["license"] == "mit"
-    (index,) = front(tmp_path / "inherited")["model-index"]
+    assert front_matter(tmp_path / "inherited")["license"] == "gpl-3.0"
+    assert front_matter(hub.folder)["license"] == "mit"
+    assert front_matter(hub.folder)["base_model"] == "owner/bert"
+    (index,) = front_matter(tmp_path / "inherited")["model-index"]
     assert [each["dataset"]["name"] for each in index["results"]] == [
         "stsb (partial)",
         "rte (partial)",
@@ -176,5 +173,5 @@ def test_the_hub_is_told_the_kind_of_each_task(score: dict[str, Any], kind: str)
     ],
 )
 def test_the_licence_of_others(card: str, license: str | None) -> None:
-    assert license_in(card) == license
+    assert Metadata.stated(card).license == license
     assert with_metadata(card, Metadata("mit")).count('license: "mit"') == 1

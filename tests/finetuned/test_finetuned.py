@@ -27,6 +27,7 @@ from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
 from crammed.evaluation.folder import outputs_file, read_outputs
 from crammed.evaluation.scores.predictions import probabilities
 from crammed.evaluation.suite import median_seed
+from crammed.export.card import Metadata, with_metadata
 from crammed.export.huggingface import export
 from crammed.files.writing import write_json
 from crammed.finetuned.folder import (
@@ -45,7 +46,7 @@ from crammed.terminal.progress import SILENT
 from support import command
 from support.backbones import RECIPES
 from support.models import change, untrained
-from support.pages import python_blocks
+from support.pages import front_matter, python_blocks
 from support.text import documents, tiny
 
 PROTOCOL = "{epochs: 1, batch: 8, lr: 2e-3, max_length: 24}"
@@ -198,8 +199,13 @@ def test_transformers_loads_it(data: Path, encoders: dict[str, Path], recipe: st
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     custom = recipe == "crammed-2022"
+    card = encoders[recipe] / "export" / "README.md"
+    card.write_text(with_metadata(card.read_text(), Metadata("mit", base_model="owner/encoder")))
     keep(request(data, encoders[recipe]), data.parent / "kept", SILENT)
     folder = data.parent / "kept"
+    told = front_matter(folder)
+    assert (told["license"], told["base_model"]) == ("mit", "owner/encoder")
+    assert told["tags"] == (["crammed", "custom_code"] if custom else ["crammed"])
     model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=custom)
     assert model.config.id2label == {0: "dry", 1: "wet"}
     assert model.config.problem_type == "single_label_classification"

@@ -107,14 +107,15 @@ def _model_card(original: Original, training: Training, mask: str) -> str:
     if adapted.new_words:
         tokenizer += f", which was given {counted(adapted.new_words, 'word')}"
     length = training.tokens // training.rows if training.rows else 0
-    license = "licence" + (f" ({original.license})" if original.license else "")
+    origin = Metadata.inherited(original.folder)
+    license = "licence" + (f" ({origin.license})" if origin.license else "")
     together = []
     if adapted.earlier is not None:
         words = in_all(adapted.earlier.values(), training.charged_seconds, training.tokens)
         together = [f"- with the run that it was adapted from: {words}"]
     return "\n".join(
         [
-            *Metadata(original.license).lines(),
+            *origin.lines(),
             f"# {original.name}, adapted",
             "",
             f"{original.name} ({original.backbone.parameters:,} parameters) was trained before; "

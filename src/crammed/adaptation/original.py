@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +30,6 @@ from crammed.evaluation.backbones.huggingface_files import (
     single_precision,
 )
 from crammed.evaluation.backbones.spec import BackboneSpec
-from crammed.export.card import license_in
 from crammed.export.huggingface import (
     Exported,
     checked,
@@ -41,7 +39,6 @@ from crammed.export.huggingface import (
 )
 from crammed.files.folders import new_folder
 from crammed.files.hashes import json_hash
-from crammed.files.regular import read_text
 from crammed.files.scratch import scratch_folder
 from crammed.files.writing import read_json, write_json
 from crammed.keys import key
@@ -96,19 +93,6 @@ class Original:
         """The same encoder, whose tokenizer has more words from now on."""
         add_words(self.backbone.tokenizer, words)
         return replace(self, new_words=words)
-
-    @cached_property
-    def license(self) -> str | None:
-        """The licence that its model card names; None if there is no card, or none in it."""
-        file = self.folder / "README.md"
-        if not file.exists() and self.folder.parent.name == "snapshots":  # of the hub's cache
-            from huggingface_hub import hf_hub_download
-
-            with suppress(Exception):  # the hub may be out of reach, or have no card
-                file = Path(hf_hub_download(self.name, "README.md"))
-        with suppress(OSError, UnicodeDecodeError):
-            return license_in(read_text(file))
-        return None
 
     @property
     def name(self) -> str:

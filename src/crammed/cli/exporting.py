@@ -36,9 +36,7 @@ def export(
         typer.Option(metavar="OWNER/NAME", help="Upload the model to the Hugging Face hub."),
     ] = None,
     format: Annotated[str, typer.Option(help="auto, modernbert, bert or custom.")] = "auto",
-    license: Annotated[
-        str | None, typer.Option(help="For the model card: a licence, such as apache-2.0.")
-    ] = None,
+    license: options.LicenseOption = None,
     language: Annotated[
         list[str] | None, typer.Option(help="For the model card: a language, such as en.")
     ] = None,
@@ -114,15 +112,16 @@ def _made(to: Path | None) -> Iterator[None]:
 
 def _metadata(run: Path, license: str | None, languages: list[str] | None) -> Metadata:
     """What was typed, or else what the run's card and configuration say."""
-    from crammed.export.card import Metadata, license_in
+    from crammed.export.card import Metadata
     from crammed.files.regular import read_text
     from crammed.runs.directory import read_config
 
     card = run / "export" / "README.md"
-    inherited = license_in(read_text(card)) if card.exists() else None
+    before = Metadata.stated(read_text(card) if card.exists() else "")
     there = (run / "config.json").exists()
     known = read_config(run).data.clean.languages if there else None
-    return Metadata.of_run(run, license or inherited, tuple(languages or known or ()))
+    license = license or before.license
+    return Metadata.of_run(run, license, tuple(languages or known or ()), before.base_model)
 
 
 def _copied(run: Path, to: Path, metadata: Metadata) -> tuple[dict[str, Any], list[Line]]:

@@ -166,6 +166,7 @@ def finetune(
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
     trust_remote_code: options.TrustOption = False,
+    license: options.LicenseOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Fine-tune an encoder on a task, and save the model with the median score."""
@@ -211,6 +212,7 @@ def embed(
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
     trust_remote_code: options.TrustOption = False,
+    license: options.LicenseOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Train a sentence-embedding model from an encoder, on unlabelled text."""

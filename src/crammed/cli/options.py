@@ -53,6 +53,10 @@ BudgetOption = Annotated[
         help="Training budget, such as 90m, 24h, 2e9tok, 500updates or 1e18flop.",
     ),
 ]
+LicenseOption = Annotated[
+    str | None,
+    typer.Option("--license", help="For the model card: a licence, such as apache-2.0."),
+]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of all random choices.")]
 CorpusOption = Annotated[
     Path | None, typer.Option("--corpus", help="A corpus directory made by crammed prepare.")

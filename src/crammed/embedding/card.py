@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from crammed.export.card import Metadata
+
 Table = tuple[list[str], list[tuple[str, list[str]]]]
 """Names of columns, and rows with their names."""
 NONE = "-"
@@ -51,18 +53,25 @@ def score_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def card(result: dict[str, Any], *, trust: bool) -> str:
-    """The text of README.md."""
+def card(result: dict[str, Any], metadata: Metadata, *, trust: bool) -> str:
+    """The text of README.md.
+
+    Args:
+        metadata: what it inherits from the encoder's card.
+        trust: whether the model comes with code that has to be allowed.
+    """
     columns, rows = score_table(result)
     lines = [["in percent but for cosines", *columns], ["---"] * (1 + len(columns))]
     lines += [[name, *cells] for name, cells in rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines) if rows else "It was not scored."
     units = "texts" if result["partners"] == "denoise" else "pairs"
     code = ", trust_remote_code=True" if trust else ""
+    origin = "".join(f"{line}\n" for line in metadata.origin())
+    tags = "tags: [custom_code]\n" if trust else ""
     return f"""---
-library_name: sentence-transformers
+{origin}library_name: sentence-transformers
 pipeline_tag: sentence-similarity
----
+{tags}---
 
 # Sentence embeddings of {result["model"]}
 

@@ -25,9 +25,10 @@ from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.finetuning.batches import EncodedSplit
 from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.finetuning.vectors import MeanOfTokens, encoded
+from crammed.export.card import Metadata
 from crammed.export.huggingface import comes_with_our_code
 from crammed.files.folders import check_vacant, empty, new_folder
-from crammed.files.writing import write_json, write_text
+from crammed.files.writing import read_json, write_json, write_text
 from crammed.keys import key
 from crammed.machine.device import choose_device
 from crammed.quantity import truncated
@@ -50,6 +51,7 @@ def make(
     *,
     beside: str | None = None,
     trust_remote_code: bool = False,
+    license: str | None = None,
 ) -> dict[str, Any]:
     """Tune an encoder, and keep it in a new folder for sentence-transformers.
 
@@ -57,15 +59,18 @@ def make(
         model: a run, a Hugging Face folder, or a name on the hub.
         pairs: a file of rated pairs of texts to score on.
         beside: another model, whose vectors are scored as well.
+        license: for the model card, in place of that of the encoder.
 
     Returns:
         what ``embedding.json`` holds; ``difference`` is None without sentence-transformers.
 
     Raises:
-        InputError: the folder exists, or the model, the text or the pairs cannot be read.
+        InputError: the folder exists, the model, the text or the pairs cannot be read, or the
+            licence is not a code.
         CrammedError: sentence-transformers computes other vectors from the folder.
     """
     check_vacant(out, "--out")
+    Metadata(license)  # refuses what is not a code
     check_libraries()
     rated = None if pairs is None else read_pairs(pairs)
     name, source = BackboneSpec(model).files()
@@ -96,7 +101,9 @@ def make(
         result |= {"before": before, "after": after, **others}
         result["difference"] = _written(folder, mean, backbone, source, passages, tuning, trust)
         write_json(folder / RESULT, result)
-        write_text(folder / "README.md", card(result, trust=trust))
+        metadata = Metadata.inherited(source, license)
+        code = "auto_map" in (read_json(folder / "config.json") or {})
+        write_text(folder / "README.md", card(result, metadata, trust=code))
     return result
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tokenizers import Tokenizer
 from crammed.budget import format_seconds
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import InputError
+from crammed.files.regular import read_text
 from crammed.files.writing import read_json
 from crammed.model.count import parameters
 from crammed.model.trained import TrainedModel
@@ -62,6 +64,7 @@ _TASK_TYPES = {
 }
 _FRONT = re.compile(r"\A---\n(.*?)^---\n\n?", re.DOTALL | re.MULTILINE)
 _CODE = r"[\w.+-]+"
+HUB_NAME = r"\w[\w.-]*/\w[\w.-]*"
 
 
 @dataclass(frozen=True)
@@ -72,11 +75,13 @@ class Metadata:
         license: an identifier that the hub knows, such as ``apache-2.0``.
         languages: codes of ISO 639.
         scores: the ``suites`` of an evaluation's scores.json.
+        base_model: name on the hub of the model that it was made from.
     """
 
     license: str | None = None
     languages: tuple[str, ...] = ()
     scores: dict[str, Any] = field(default_factory=dict)
+    base_model: str | None = None
 
     def __post_init__(self) -> None:
         for option, pattern, example, values in (
@@ -88,33 +93,62 @@ class Metadata:
                     raise InputError(f"{option} is {value!r}, not a code such as {example}")
 
     @classmethod
-    def of_run(cls, run: Path, license: str | None, languages: tuple[str, ...]) -> Metadata:
+    def of_run(
+        cls,
+        run: Path,
+        license: str | None,
+        languages: tuple[str, ...],
+        base_model: str | None = None,
+    ) -> Metadata:
         """With the scores of a run.
 
         Raises:
             InputError: the licence or a language is not a code.
         """
         scores = read_json(run / "evaluation" / "scores.json") or {}
-        return cls(license, languages, scores.get("suites", {}))
+        return cls(license, languages, scores.get("suites", {}), base_model)
+
+    @classmethod
+    def stated(cls, card: str) -> Metadata:
+        """The licence and the base model that a model card names."""
+        values = _front_matter(card)
+        license, base = values.get("license"), values.get("base_model")
+        known = isinstance(license, str) and re.fullmatch(_CODE, license)
+        if isinstance(base, list) and len(base) == 1:
+            (base,) = base
+        return cls(license if known else None, base_model=base if _is_on_hub(base) else None)
+
+    @classmethod
+    def inherited(cls, source: Path, license: str | None = None) -> Metadata:
+        """What the card of a model says that is made from the one in a Hugging Face folder.
+
+        Args:
+            license: in place of that of `source`.
+
+        Raises:
+            InputError: the licence is not a code.
+        """
+        own, name = cls.stated(_card_in(source)), _cached_name(source)
+        if name is None:
+            written = (read_json(source / "config.json") or {}).get("_name_or_path")
+            name = own.base_model or (written if _is_on_hub(written) else None)
+        return cls(license or own.license, base_model=name)
 
     def lines(self, *tags: str) -> list[str]:
         """The front matter."""
         results = [*self._results()]
         values = {
-            "license": self.license,
             "language": [*self.languages],
             "library_name": "transformers",
             "pipeline_tag": "fill-mask",
             "tags": ["crammed", "masked-language-model", *tags],
             "model-index": [{"name": "crammed", "results": results}] if results else None,
         }
-        given = {name: value for name, value in values.items() if value}
-        return [
-            "---",
-            *(f"{name}: {json.dumps(value)}" for name, value in given.items()),
-            "---",
-            "",
-        ]
+        return ["---", *self.origin(), *_lines(values), "---", ""]
+
+    def origin(self) -> list[str]:
+        """The lines of the front matter that models keep of those they are made from."""
+        return _lines({"license": self.license, "base_model": self.base_model})
 
     def _results(self) -> list[dict[str, Any]]:
         return [
@@ -129,15 +163,45 @@ class Metadata:
         ]
 
 
-def license_in(card: str) -> str | None:
-    """The licence that a model card names, if it is a code."""
+def _lines(values: dict[str, Any]) -> list[str]:
+    return [f"{name}: {json.dumps(value)}" for name, value in values.items() if value]
+
+
+def _front_matter(card: str) -> dict[str, Any]:
+    """Empty if a model card has none, or it is damaged."""
     front = _FRONT.match(card)
     try:
         values = yaml.safe_load(front[1]) if front else None
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: an impossible date
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _is_on_hub(name: Any) -> bool:
+    """Whether this may be a name on the hub, and is no folder here."""
+    found = isinstance(name, str) and re.fullmatch(HUB_NAME, name)
+    return bool(found) and not Path(name).exists()
+
+
+def _cached_name(folder: Path) -> str | None:
+    """The name on the hub of a model in the hub's cache; None of any other folder."""
+    place = folder.parent.parent.name
+    if folder.parent.name != "snapshots" or not place.startswith("models--"):
         return None
-    found = values.get("license") if isinstance(values, dict) else None
-    return found if isinstance(found, str) and re.fullmatch(_CODE, found) else None
+    return place.removeprefix("models--").replace("--", "/")
+
+
+def _card_in(folder: Path) -> str:
+    """The model card in a Hugging Face folder; empty if there is none."""
+    file, name = folder / "README.md", _cached_name(folder)
+    if not file.exists() and name is not None:  # models are downloaded without it
+        from huggingface_hub import hf_hub_download
+
+        with suppress(Exception):  # the hub may be out of reach, or have no card
+            file = Path(hf_hub_download(name, file.name))
+    with suppress(OSError, UnicodeDecodeError):
+        return read_text(file)
+    return ""
 
 
 def with_metadata(card: str, metadata: Metadata) -> str:

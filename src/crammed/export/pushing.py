@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from crammed.errors import InputError, first_line
+from crammed.export.card import HUB_NAME
 from crammed.extras import import_extra
-
-_NAME = r"[\w.-]+/[\w.-]+"
 
 
 class Repository:
@@ -20,7 +19,7 @@ class Repository:
     """
 
     def __init__(self, name: str) -> None:
-        if not re.fullmatch(_NAME, name):
+        if not re.fullmatch(HUB_NAME, name):
             raise InputError(f"--push {name}: name a model on the hub as OWNER/NAME")
         self._name = name
         self._hub: Any = import_extra("huggingface_hub", "hf", "--push").HfApi()

@@ -7,6 +7,7 @@ from typing import Any
 
 from crammed.evaluation.scores.judged import MOST_CLASSES, Judged, shortened
 from crammed.evaluation.scores.notes import notes
+from crammed.export.card import Metadata
 from crammed.finetuned.folder import Description
 
 _PIPELINES = {"tokens": "token-classification", "choice": "multiple-choice"}
@@ -21,10 +22,11 @@ _SCALED = (
 )
 
 
-def describe(description: Description, judged: Judged, *, trust: bool) -> str:
+def describe(description: Description, judged: Judged, metadata: Metadata, *, trust: bool) -> str:
     """The whole page, as Markdown.
 
     Args:
+        metadata: what it inherits from the encoder's card.
         trust: whether the model comes with code that has to be allowed.
     """
     task, allow = description.task, " --trust-remote-code" * trust
@@ -34,7 +36,8 @@ def describe(description: Description, judged: Judged, *, trust: bool) -> str:
     lines = [
         "---",
         *hub,
-        "tags: [crammed]",
+        *metadata.origin(),
+        "tags: [crammed, custom_code]" if trust else "tags: [crammed]",
         "---",
         "",
         f"# {_cell(description.encoder)}, fine-tuned on {task.name}",

@@ -20,6 +20,7 @@ from crammed.evaluation.finetuning.task import LabelScale
 from crammed.evaluation.folder import default_folder, read_outputs
 from crammed.evaluation.protocol import protocol_for
 from crammed.evaluation.scores.judged import Judged
+from crammed.export.card import Metadata
 from crammed.export.huggingface import importable
 from crammed.extras import import_extra
 from crammed.files.folders import check_vacant, new_folder
@@ -38,12 +39,15 @@ TOLERANCE = 0.02
 """The largest difference between outputs before and after saving: other threads round otherwise."""
 
 
-def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
+def keep(
+    request: Request, out: Path, progress: Progress, license: str | None = None
+) -> dict[str, Any]:
     """Fine-tune, and make a folder with the model of the median seed.
 
     Args:
         request: names at most one task, which the suite may have alone.
         out: the folder to make.
+        license: for the model card, in place of that of the encoder.
 
     Returns:
         what `evaluate` returns of this task, with ``"model"``: the encoder's name, ``"out"``: the
@@ -51,10 +55,12 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
         see `Judged.classes`.
 
     Raises:
-        InputError: the folder exists, the model or the task cannot be read, or fine-tuning fails.
+        InputError: the folder exists, the model or the task cannot be read, fine-tuning fails, or
+            the licence is not a code.
         CrammedError: transformers computes other outputs from the folder.
     """
     check_vacant(out, "--out")
+    Metadata(license)  # refuses what is not a code
     import_extra("transformers", "hf", "crammed finetune")
     protocol = protocol_for(request.model, request.protocol, request.seeds)
     if protocol.probe is not None:
@@ -82,7 +88,8 @@ def keep(request: Request, out: Path, progress: Progress) -> dict[str, Any]:
             write_model(folder, source, weights, described)
             trust = "auto_map" in (read_json(folder / "config.json") or {})
             judged = _judged(folder, request, read, suite, result, weights.with_suffix(".npz"))
-            write_text(folder / "README.md", describe(described, judged, trust=trust))
+            metadata = Metadata.inherited(source, license)
+            write_text(folder / "README.md", describe(described, judged, metadata, trust=trust))
     suites = {suite.name: {"tasks": described.scores, "means": []}}
     about = {"out": str(out), "scores": described.scores, "classes": judged.classes()}
     return {**result, "model": encoder, "suites": suites, **about}

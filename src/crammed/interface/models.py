@@ -212,12 +212,14 @@ def finetune(
     device: str = "auto",
     dtype: str = "auto",
     trust_remote_code: bool = False,
+    license: str | None = None,
 ) -> FineTuned:
     """Fine-tune an encoder on a task, and keep the median seed's model: ``crammed finetune``.
 
     Args:
         task: one of several tasks in the suite.
         out: the folder to create.
+        license: for its model card; None is that of the encoder's card.
 
     The other arguments, and errors, are those of `evaluate`.
     """
@@ -230,7 +232,7 @@ def finetune(
     )
     kept = Path(out)
     with asking.shown_progress() as progress:
-        result = keep(request, behind_links(kept), progress)
+        result = keep(request, behind_links(kept), progress, license)
     return FineTuned(Path(result["folder"]), result, kept.absolute())
 
 
@@ -251,6 +253,7 @@ def embed(
     device: str = "auto",
     dtype: str = "auto",
     trust_remote_code: bool = False,
+    license: str | None = None,
 ) -> Embedder:
     """Tune an encoder into sentence embeddings on unlabelled text, as ``crammed embed``.
 
@@ -265,6 +268,7 @@ def embed(
         beside: another model, whose vectors are scored as well.
         batch: pairs of an update.
         length: tokens at which texts are truncated.
+        license: for the model card; None is that of the encoder's card.
 
     Raises:
         InputError: something given is wrong, or missing.
@@ -288,5 +292,6 @@ def embed(
             progress,
             beside=None if beside is None else str(beside),
             trust_remote_code=trust_remote_code,
+            license=license,
         )
     return Embedder(kept, result)
