@@ -16,15 +16,18 @@ import crammed
 from crammed.adaptation.adapting import ask_for
 from crammed.adaptation.new_words import _in_text, words_to_add
 from crammed.adaptation.original import Original
+from crammed.cli import exporting as command
 from crammed.config import DataConfig
 from crammed.data.corpus import Corpus
 from crammed.data.tokenization.tokenizer import begins_word
 from crammed.errors import InputError
+from crammed.export.card import Metadata
 from crammed.export.huggingface import export
 from crammed.runs.directory import read_config
 from support.adapting import FAMILIES, SMALL, save_family
 from support.corpora import stopping
 from support.models import byte_pairs, save_model, untrained
+from support.pages import front_matter
 from support.text import documents, tiny, write_jsonl
 
 WORDS = ("tokamak", "zymurgy")
@@ -167,7 +170,8 @@ def test_what_is_exported_has_the_words(tmp_path: Path, text: Path, family: str)
 
 def test_models_of_our_own_get_words_too(tmp_path: Path, text: Path, corpus: Corpus) -> None:
     shape = tiny("crammed-2022").model
-    folder = export(untrained(corpus.tokenizer, shape), tmp_path / "ours", "custom").path
+    final, known = untrained(corpus.tokenizer, shape), Metadata("mit", base_model="owner/encoder")
+    folder = export(final, tmp_path / "ours", "custom", metadata=known).path
     run = crammed.adapt(
         folder, SMALL, data=text, new_words=2, budget="2updates", out=tmp_path / "run"
     )
@@ -179,6 +183,10 @@ def test_models_of_our_own_get_words_too(tmp_path: Path, text: Path, corpus: Cor
     told = json.loads((tmp_path / "run" / "export" / "tokenizer_config.json").read_text())
     assert told["tokenizer_class"] == "PreTrainedTokenizerFast"  # transformers 4 knows no other
     assert not isinstance(told.get("extra_special_tokens"), list)
+    command.export(tmp_path / "run", tmp_path / "copy")
+    for card in (front_matter(tmp_path / "run" / "export"), front_matter(tmp_path / "copy")):
+        assert "custom_code" in card["tags"]
+        assert (card["license"], card["base_model"]) == ("mit", "owner/encoder")
 
 
 def test_words_are_trained_and_a_run_continues_with_its_own(tmp_path: Path, text: Path) -> None:

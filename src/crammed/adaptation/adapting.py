@@ -115,7 +115,7 @@ def _model_card(original: Original, training: Training, mask: str) -> str:
         together = [f"- with the run that it was adapted from: {words}"]
     return "\n".join(
         [
-            *origin.lines(),
+            *origin.lines(*["custom_code"] * original.ours),
             f"# {original.name}, adapted",
             "",
             f"{original.name} ({original.backbone.parameters:,} parameters) was trained before; "

@@ -129,12 +129,14 @@ def _copied(run: Path, to: Path, metadata: Metadata) -> tuple[dict[str, Any], li
     from crammed.export.card import with_metadata
     from crammed.files.folders import new_folder
     from crammed.files.regular import read_text
+    from crammed.files.writing import read_json
     from crammed.model.trained import exported_model
 
     source = exported_model(run)
     with new_folder(to) as aside:
         shutil.copytree(source, aside, dirs_exist_ok=True)
-        card = with_metadata(read_text(source / "README.md"), metadata)
+        tags = ["custom_code"] * ("auto_map" in (read_json(source / "config.json") or {}))
+        card = with_metadata(read_text(source / "README.md"), metadata, *tags)
         (aside / "README.md").write_text(card, "utf-8")
     return {"export_dir": str(to)}, [("model", str(to))]
 

@@ -204,9 +204,9 @@ def _card_in(folder: Path) -> str:
     return ""
 
 
-def with_metadata(card: str, metadata: Metadata) -> str:
+def with_metadata(card: str, metadata: Metadata, *tags: str) -> str:
     """A model card with other front matter."""
-    return "\n".join(metadata.lines()) + "\n" + _FRONT.sub("", card)
+    return "\n".join(metadata.lines(*tags)) + "\n" + _FRONT.sub("", card)
 
 
 def _task_type(score: dict[str, Any]) -> str:
