@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map_only
 
 from crammed.export.huggingface import export
 from support.models import HEADS, from_auto, untrained, word_pieces
@@ -257,3 +261,58 @@ def test_padding_and_wrong_arguments(folder: Path, head: str) -> None:
     assert torch.equal(one, floats)
     with pytest.raises(TypeError, match="atention_mask"):
         model(IDS, atention_mask=MASK)
+
+
+def moved(device: torch.device, _: Any, given: Any, named: Any) -> Any:
+    """The arguments of a call, with tensors on the device."""
+    return tree_map_only(Tensor, methodcaller("to", device), (given, named))
+
+
+def modules(parent: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, list[torch.nn.Module]]]:
+    """The modules that a device holds as a whole, such as a layer, and what each consists of."""
+    if [*parent.parameters(recurse=False)]:
+        yield parent, [parent]
+    for child in parent.children():
+        if type(child).__name__ == "Layer" or not [*child.children()]:
+            yield child, [*child.modules()]
+        else:
+            yield from modules(child)
+
+
+def spread(model: Any, first: int) -> None:
+    """Put the first modules on one device and the rest on another, as accelerate does."""
+    for number, (module, parts) in enumerate([*modules(model)]):
+        device = torch.device("cpu", 1 if number < first else 2)
+        for part in parts:
+            for name, parameter in [*part.named_parameters(recurse=False)]:
+                setattr(part, name, torch.nn.Parameter(parameter.to(device)))
+        if module is not model and [*module.parameters()]:
+            module.register_forward_pre_hook(partial(moved, device), with_kwargs=True)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "fields"),
+    [
+        ("crammed-2022", {"decoder_bias": True, "token_types": 2}),
+        ("crammed", {"positions": "t5", "embedding_width": 24, "tied_decoder": False}),
+        ("crammed", {"positions": "learned", "classifier": "head-transform"}),
+    ],
+)
+def test_a_model_may_be_spread_over_devices(
+    tmp_path: Path, recipe: str, fields: dict[str, Any]
+) -> None:
+    """Tensors without storage are refused where those of several devices are combined."""
+    config = configuration(recipe, dropout=0.0, **fields)
+    folder = export(untrained(word_pieces(), config), tmp_path / "export", "custom").path
+    labelled = {"MaskedLM": ["labels"], "SequenceClassification": ["labels"]}
+    labelled["QuestionAnswering"] = ["start_positions", "end_positions"]
+    for head, names in labelled.items():
+        loaded = load(folder, f"ModelFor{head}")
+        for first in (1, 3, 5, 7, 9):
+            with FakeTensorMode(), torch.no_grad():
+                model = type(loaded)(loaded.config).eval()
+                spread(model, first)
+                ids = torch.ones((3, 12), dtype=torch.long, device="cpu:1")
+                labels = ids if head == "MaskedLM" else ids[:, 0]
+                found = model(ids, ids, **dict.fromkeys(names, labels))
+                assert found[0].shape == ()

@@ -68,12 +68,7 @@ class CrammedPreTrainedModel(PreTrainedModel):
     config_class = CrammedConfig
     base_model_prefix = "base"
     # An export holds these for the classes that read them; others load it without a report.
-    _keys_to_ignore_on_load_unexpected = (
-        r"^decoder_bias$",
-        r"^output\.",
-        r"^head\.",
-        r"^pooler\.",
-    )
+    _keys_to_ignore_on_load_unexpected = (r"^decoder_bias$", r"^output\.", r"^head\.", r"^pooler\.")
     _no_split_modules = ("Layer",)  # older versions refuse device_map="auto" without it
     supports_gradient_checkpointing = True
     gradient_checkpointing = False
@@ -113,9 +108,7 @@ class CrammedPreTrainedModel(PreTrainedModel):
         """As in transformers; the value embeddings of new tokens begin at 0."""
         embeddings = super().resize_token_embeddings(*args, **options)
         if self.config.value_embeddings:
-            old = self.encoder.values.weight
-            resized = F.pad(old.detach(), (0, 0, 0, embeddings.num_embeddings - len(old)))
-            self.encoder.values = Embedding.from_pretrained(resized, freeze=not old.requires_grad)
+            self.encoder.values = _resized(self.encoder.values, embeddings.num_embeddings)
         return embeddings
 
     def encode(
@@ -145,6 +138,9 @@ class CrammedPreTrainedModel(PreTrainedModel):
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         tokens = self.encoder.tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        # With device_map="auto", each module moves its inputs; the mask is where these are.
+        device = tokens.device if input_ids is None else input_ids.device
+        tokens = tokens.to(device)
         mask = _shown(attention_mask)
         if position_ids is None:
             position_ids = self._positions(tokens.shape[1], mask)
@@ -159,7 +155,7 @@ class CrammedPreTrainedModel(PreTrainedModel):
             else:
                 x = layer(x, *given)
             states.append(x)
-        states[-1] = x = self.encoder.final_norm(x)
+        states[-1] = x = self.encoder.final_norm(x).to(device)
         return BaseModelOutput(
             last_hidden_state=x,
             hidden_states=tuple(states) if output_hidden_states else None,
@@ -251,7 +247,6 @@ class _WithHead(CrammedPreTrainedModel):
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
-        given: tuple[Tensor | None, ...]
         given = input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds
         if self.of_choices:
             given = tuple(None if each is None else each.flatten(0, 1) for each in given)
@@ -259,7 +254,7 @@ class _WithHead(CrammedPreTrainedModel):
         logits = self.logits_of(self.pooled(encoded.last_hidden_state, _shown(given[1])))
         if self.of_choices:
             logits = logits.view(-1, (inputs_embeds if input_ids is None else input_ids).shape[1])
-        loss = None if labels is None else self.loss_of(logits, labels)
+        loss = None if labels is None else self.loss_of(logits, labels.to(logits.device))
         return self.give(self.output_kind, encoded, return_dict, loss=loss, logits=logits)
 
 
@@ -283,9 +278,7 @@ class CrammedForMaskedLM(_WithHead):
         """As in transformers; the decoder's biases, and rows of its own, of new tokens are 0."""
         embeddings = super().resize_token_embeddings(*args, **options)
         if self.output is not None:
-            old = self.output.weight
-            resized = F.pad(old.detach(), (0, 0, 0, embeddings.num_embeddings - len(old)))
-            self.output = Embedding.from_pretrained(resized, freeze=not old.requires_grad)
+            self.output = _resized(self.output, embeddings.num_embeddings)
         if (bias := self.decoder_bias) is not None:
             resized = F.pad(bias.detach(), (0, embeddings.num_embeddings - len(bias)))
             self.decoder_bias = nn.Parameter(resized, requires_grad=bias.requires_grad)
@@ -387,6 +380,12 @@ def _shown(mask: Tensor | None) -> Tensor | None:
     return mask | ~mask.any(-1, keepdim=True)
 
 
+def _resized(table: Embedding, rows: int) -> Embedding:
+    """A table with its first rows, or with further rows of 0."""
+    weight = F.pad(table.weight.detach(), (0, 0, 0, rows - len(table.weight)))
+    return Embedding.from_pretrained(weight, freeze=not table.weight.requires_grad)
+
+
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """The mean over all labels [...] that are not -100, of logits [..., classes]."""
     return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
@@ -395,4 +394,5 @@ def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 def _place_loss(logits: Tensor, places: Tensor) -> Tensor:
     """Cross-entropy of positions [B] or [B, 1] in rows [B, S], ignoring truncated positions."""
     length = logits.shape[1]
-    return F.cross_entropy(logits.float(), places.flatten().clamp(0, length), ignore_index=length)
+    places = places.flatten().clamp(0, length).to(logits.device)
+    return F.cross_entropy(logits.float(), places, ignore_index=length)

@@ -1,7 +1,8 @@
 """The encoder and its head: layers of blocks on a residual stream, and their initialisation.
 
 One set of switches covers the paper's encoder, BERT, Izsak's BERT-large and a strict subset of
-ModernBERT. Copied into exported models together with the modules it imports (see `blocks`).
+ModernBERT. Copied into exported models together with the modules it imports (see `blocks`). There,
+modules may be on several devices, and each moves its inputs; what is read of another moves here.
 
 Shapes: B rows, S tokens, D width, H heads, K head_dim, N predicted positions, V vocabulary.
 """
@@ -125,10 +126,11 @@ class Encoder(nn.Module):
             ValueError: the model has value embeddings, and `ids` is None.
         """
         if self.widen is not None:
-            tokens = self.widen(tokens)
+            tokens = self.widen(tokens).to(tokens.device)
         x = self.position_encoding.embed(self, tokens, at)
         if self.config.token_types:
-            x = x + (self.types.weight[0] if types is None else self.types(types))
+            of_types = self.types.weight[0] if types is None else self.types(types)
+            x = x + of_types.to(x.device)
         x = self.embedding_norm(x)
         if self.compute_dtype is not None:
             x = x.to(self.compute_dtype)
@@ -201,7 +203,7 @@ class MaskedLM(nn.Module):
         """Hidden states [..., D] to what the rows of `table` are multiplied with."""
         x: Tensor = self.head(hidden)
         widen = self.encoder.widen
-        return x if widen is None else x @ widen.weight.to(x.dtype)
+        return x if widen is None else x @ widen.weight.to(x)
 
     def decode(self, hidden: Tensor, weight: Tensor | None = None) -> Tensor:
         """Hidden states [..., D] to logits [..., V].
@@ -209,10 +211,10 @@ class MaskedLM(nn.Module):
         Args:
             weight: the decoder's table [V, D], perhaps in another number format; None is the table.
         """
-        x = self.read(hidden)
-        bias = None if self.decoder_bias is None else self.decoder_bias.to(x.dtype)
         if weight is None:
             weight = self.table()
+        x = self.read(hidden).to(weight.device)
+        bias = None if self.decoder_bias is None else self.decoder_bias.to(x)
         logits = F.linear(x, weight.to(x.dtype), bias)
         cap: float | None = self.encoder.config.logit_cap
         return logits if cap is None else cap * (logits / cap).tanh()

@@ -87,7 +87,7 @@ class LearnedPositions(Positions):
         encoder.positions = Embedding(*self._shape)
 
     def embed(self, encoder: nn.Module, x: Tensor, at: Tensor | None) -> Tensor:
-        table = used(encoder, "positions.weight")
+        table = used(encoder, "positions.weight").to(x.device)
         return x + (table[: x.shape[1]] if at is None else F.embedding(at, table))
 
 
@@ -118,7 +118,7 @@ class ScaledSinusoidalPositions(SinusoidalPositions):
         nn.init.constant_(encoder.get_parameter("position_scale"), self._width**-0.5)
 
     def embed(self, encoder: nn.Module, x: Tensor, at: Tensor | None) -> Tensor:
-        scale = used(encoder, "position_scale")
+        scale = used(encoder, "position_scale").to(x.device)
         return x + (scale * self._table(x, at)).to(x.dtype)
 
 
@@ -202,7 +202,7 @@ class T5Positions(AlibiPositions):
         return (bucket + (ahead > 0) * (len(self.begins) + 1),)
 
     def looked_up(self, encoder: nn.Module, tables: Tables) -> Tables:
-        table = used(encoder, "distances.weight")
+        table = used(encoder, "distances.weight").to(tables[0].device)
         numbers = F.embedding(tables[0].long(), table)  # [S, S, H], or [B, 1, S, S, H]
         heads_first = numbers.movedim(-1, -3)
         return (heads_first if heads_first.dim() == 3 else heads_first.squeeze(1),)
