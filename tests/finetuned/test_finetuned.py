@@ -212,8 +212,9 @@ def test_transformers_loads_it(data: Path, encoders: dict[str, Path], recipe: st
     assert type(model).__name__ == model.config.architectures[0]
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=custom)
     (text,), *_ = validation(data, "classification").texts
+    assert len(tokenizer("the fox " * 99, truncation=True).input_ids) == 24  # as in training
     with torch.inference_mode():
-        batch = tokenizer(text, return_tensors="pt", truncation=True, max_length=24)
+        batch = tokenizer(text, return_tensors="pt", truncation=True)
         theirs = model(**batch).logits.softmax(-1)[0].tolist()
     predictor = Predictor.load(folder)  # the package's own code needs no trust
     _, ours = next(predictor.predict(data / "validation.jsonl"))

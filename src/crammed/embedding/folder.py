@@ -31,7 +31,7 @@ def write_embedder(folder: Path, source: Path, model: Any, length: int, width: i
         source: the Hugging Face folder that it was loaded from.
         length: tokens at which texts are truncated.
     """
-    copy_all_but_weights(source, folder)
+    copy_all_but_weights(source, folder, length)
     weights = {name: each.detach().cpu().contiguous() for name, each in model.state_dict().items()}
     save_weights(folder / "model.safetensors", weights, format="pt")
     if "token_type_ids" not in signature(model.forward).parameters:

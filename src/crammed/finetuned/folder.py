@@ -84,7 +84,7 @@ def write_model(folder: Path, source: Path, weights: Path, description: Descript
     Raises:
         InputError: `source` is no Hugging Face folder.
     """
-    copy_all_but_weights(source, folder)
+    copy_all_but_weights(source, folder, description.max_length)
     trained, before = load_file(weights), f"{WRAPPED}."
     if description.apart:
         save_weights(folder / PAIR_LAYER, _beginning(trained, "linear."), format="pt")

@@ -14,7 +14,7 @@ from crammed.errors import InputError
 from crammed.extras import import_extra
 from crammed.files.folders import inside
 from crammed.files.regular import ordinary, read_text
-from crammed.files.writing import read_json
+from crammed.files.writing import read_json, write_json
 from crammed.terminal.quiet import quiet_transformers
 
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
@@ -170,10 +170,17 @@ def is_weights(file: Path) -> bool:
     return any(file.match(pattern) for pattern in (*_WEIGHTS, "*.index.json"))
 
 
-def copy_all_but_weights(source: Path, folder: Path) -> None:
+def copy_all_but_weights(source: Path, folder: Path, length: int) -> None:
+    """Copy the files of a model, except those that `is_weights`, into another folder.
+
+    Args:
+        length: tokens at which its tokenizer is to truncate texts.
+    """
     for file in model_files(source):
         if not is_weights(file):
             shutil.copyfile(file, folder / file.name)
+    settings = folder / "tokenizer_config.json"
+    write_json(settings, {**(read_json(settings) or {}), "model_max_length": length})
 
 
 def single_precision(source: Path) -> dict[str, Any]:
