@@ -21,7 +21,7 @@ from crammed.model.encoder import MaskedLM
 
 LENGTH = 128
 """Most tokens of the rows on which logits are compared."""
-_NOT_COMPARED = frozenset({"architectures", "initializer_range"})
+_NOT_COMPARED = frozenset({"architectures", "initializer_cutoff_factor", "initializer_range"})
 """Keys of config.json on which no logit depends; neither does any on a dropout."""
 _STARTS = frozenset(
     {"attention_start", "decoder_bias_start", "embedding_start", "matrix_start", "zero_outputs"}

@@ -131,6 +131,7 @@ def modernbert_config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
         "hidden_activation": ACTIVATIONS[config.activation].transformers,
         "max_position_embeddings": config.max_length,
         "initializer_range": config.init_std,
+        "initializer_cutoff_factor": 2.0,  # Text Embeddings Inference needs it
         "norm_eps": float(config.norm_eps),
         "norm_bias": config.norm_bias,
         "attention_bias": config.qkv_bias,
