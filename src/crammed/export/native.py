@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,19 +16,11 @@ from crammed.errors import CrammedError
 from crammed.model.blocks import ACTIVATIONS
 from crammed.model.positions import POSITIONS
 
-
-class _Any(Container[Any]):
-    """Every value of a field that holds a number."""
-
-    def __contains__(self, value: object) -> bool:
-        return True
-
-
-ANY = _Any()
 BOTH = (True, False)
-Holds = Mapping[str, Container[Any]]
-"""The values of each `ModelConfig` field that a format supports. For a field not listed, it
-supports only the default, so that new options are exported with custom code until listed here."""
+Holds = Mapping[str, tuple[Any, ...] | None]
+"""The values of each `ModelConfig` field that a format supports; None is any number. For a field
+not listed, it supports only the default, so that new options are exported with custom code until
+listed here."""
 
 NUMBERS: Holds = dict.fromkeys(
     (
@@ -44,8 +36,7 @@ NUMBERS: Holds = dict.fromkeys(
         "attention_dropout",  # this and the next two: in pretraining alone
         "embedding_dropout",
         "layer_drop",
-    ),
-    ANY,
+    )
 )
 MATRIX_STARTS = ("normal", "small", "megatron", "wang", "orthogonal", "deepnorm")
 KNOWN_ACTIVATIONS = tuple(name for name, kind in ACTIVATIONS.items() if kind.transformers)
@@ -54,13 +45,13 @@ COMMON: Holds = {
     **NUMBERS,
     "activation": KNOWN_ACTIVATIONS,
     "embedding_norm": (True,),
-    "rotary_theta": ANY,
+    "rotary_theta": None,
     "head_transform": (True,),
     "decoder_bias_start": ("zero", "log-frequency"),
     "embedding_start": ("random", "cooccurrence"),
     "matrix_start": MATRIX_STARTS,
     "zero_outputs": BOTH,
-    "pooler_width": ANY,
+    "pooler_width": None,
 }
 
 MODERNBERT: Holds = {
@@ -90,7 +81,7 @@ BERT: Holds = {
     "linear_bias": (True,),
     "qkv_bias": (True,),
     "positions": tuple(name for name, kind in POSITIONS.items() if "bert" in kind.native),
-    "token_types": ANY,
+    "token_types": None,
     "decoder_bias": (True,),
     "ffn_dropout": ("residual",),
     "classifier": ("pooler",),
@@ -102,9 +93,8 @@ def _unmet(config: ModelConfig, holds: Holds) -> list[str]:
     reasons = []
     for name, field in ModelConfig.model_fields.items():
         value, held = getattr(config, name), holds.get(name, (field.default,))
-        if value not in held:
-            named = " or ".join(map(str, held)) if isinstance(held, tuple) else str(held)
-            reasons.append(f"model.{name} is {value}, not {named}")
+        if held is not None and value not in held:
+            reasons.append(f"model.{name} is {value}, not {' or '.join(map(str, held))}")
     return reasons
 
 

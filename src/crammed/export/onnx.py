@@ -43,7 +43,8 @@ def write_onnx(model: Any, folder: Path, inputs: Sequence[str], *, int8: bool) -
         CrammedError: it is above `TOLERANCE`, before weights are made 8-bit; or PyTorch's exporter
             cannot trace the model.
     """
-    sizes = {0: torch.export.Dim("rows"), 1: torch.export.Dim("tokens", min=2, max=_longest(model))}
+    longest = model.config.max_position_embeddings
+    sizes = {0: torch.export.Dim("rows"), 1: torch.export.Dim("tokens", min=2, max=longest)}
     with _quiet(), scratch_folder() as scratch:
         try:
             torch.onnx.export(
@@ -75,11 +76,6 @@ def write_onnx(model: Any, folder: Path, inputs: Sequence[str], *, int8: bool) -
     return difference
 
 
-def _longest(model: Any) -> int:
-    length: int = model.config.max_position_embeddings
-    return length
-
-
 def _batch(model: Any, inputs: Sequence[str], rows: int, length: int) -> dict[str, Tensor]:
     """Random tokens; the first row is shorter than the others."""
     draw = torch.Generator().manual_seed(0)
@@ -94,7 +90,7 @@ def _difference(model: Any, file: Path, inputs: Sequence[str]) -> float:
     """The largest difference in logits, on batches of other sizes than the exported one."""
     session = import_extra("onnxruntime", "onnx", "--onnx").InferenceSession(file)
     largest = 0.0
-    for rows, length in ((3, min(512, _longest(model))), (1, 5)):
+    for rows, length in ((3, min(512, model.config.max_position_embeddings)), (1, 5)):
         batch = _batch(model, inputs, rows, length)
         found = session.run(["logits"], {name: each.numpy() for name, each in batch.items()})[0]
         with torch.inference_mode():
