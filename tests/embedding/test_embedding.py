@@ -45,6 +45,12 @@ def on_a_subject(number: int) -> str:
     return " ".join(f"Day {n}: the {name} {draw.choice(verbs)} the {name}." for n in range(6))
 
 
+def embed(model: Path, text: Path, out: Path, **values: Any) -> crammed.Embedder:
+    """Tune for two updates, on the CPU."""
+    small: dict[str, Any] = {"budget": "2updates", "batch": 16, "length": 24, "device": "cpu"}
+    return crammed.embed(model, data=text, out=out, **{**small, **values})
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_jsonl(
@@ -143,17 +149,8 @@ def test_texts_are_told_apart_afterwards(
     partners: str,
 ) -> None:
     out = tmp_path / "vectors"
-    made = crammed.embed(
-        model_folders[name],
-        data=text,
-        out=out,
-        budget="40updates",
-        partners=partners,
-        pairs=rated,
-        batch=16,
-        length=24,
-        device="cpu",
-    )
+    asked: dict[str, Any] = {"budget": "40updates", "partners": partners, "pairs": rated}
+    made = embed(model_folders[name], text, out, **asked)
     before, after = made.result["before"], made.result["after"]
     assert made.result["updates"] == 40
     assert all(-100.0 <= scores["spearman"] <= 100.0 for scores in (before, after))
@@ -176,9 +173,7 @@ def test_a_batch_that_does_not_fit_into_memory_is_one_line(
 
     monkeypatch.setattr("crammed.embedding.tuning.contrastive_loss", full)
     with pytest.raises(InputError, match=r"^a batch does not fit into memory: lower --batch or"):
-        crammed.embed(
-            model_folders["bert"], data=text, out=tmp_path / "out", budget="2updates", batch=16
-        )
+        embed(model_folders["bert"], text, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -189,9 +184,7 @@ def test_a_folder_that_differs_costs_no_budget(
     monkeypatch.setattr("crammed.embedding.making.difference", differs)
     monkeypatch.setattr("crammed.embedding.making.tune", lambda *_: pytest.fail("it was tuned"))
     with pytest.raises(CrammedError, match=r"^the vectors differ$"):
-        crammed.embed(
-            model_folders["bert"], data=text, out=tmp_path / "out", budget="2updates", batch=16
-        )
+        embed(model_folders["bert"], text, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -210,14 +203,15 @@ def test_the_first_update_has_a_rate(
         return real(self, *given)
 
     monkeypatch.setattr(torch.optim.AdamW, "step", step)
-    out, given = tmp_path / "out", model_folders["bert"]
-    crammed.embed(given, data=text, out=out, budget=budget, batch=16, length=24, device="cpu")
+    embed(model_folders["bert"], text, tmp_path / "out", budget=budget)
     assert len(rates) == 1
     assert rates[0] > 0
 
 
 def check_folder(folder: Path, *, trust: bool = False) -> None:
     """transformers and sentence-transformers compute the vectors that `crammed.load` does."""
+    from transformers import AutoTokenizer
+
     texts = ["the red fox", "my neighbour repairs seven lanterns under the bridge"]
     ours = crammed.load(folder, "cpu", trust_remote_code=trust).encode(texts, 24)
     modules = json.loads((folder / "modules.json").read_text())
@@ -226,6 +220,8 @@ def check_folder(folder: Path, *, trust: bool = False) -> None:
     assert pooling["word_embedding_dimension"] == ours.shape[1]
     assert pooling["pooling_mode_mean_tokens"]
     assert json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"] == 24
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust)
+    assert len(tokenizer("the fox " * 99, truncation=True).input_ids) == 24
     if find_spec("sentence_transformers"):  # as in `make test-all`
         library = import_module("sentence_transformers")
         model = library.SentenceTransformer(str(folder), device="cpu", trust_remote_code=trust)
@@ -239,10 +235,7 @@ def test_the_folder_is_checked_in_single_precision_whatever_it_was_tuned_in(
     checked = Mock(return_value=0.0)
     monkeypatch.setattr("crammed.embedding.making.difference", checked)
     out = tmp_path / "vectors"
-    small: dict[str, Any] = {"budget": "2updates", "batch": 16, "length": 24}
-    crammed.embed(
-        model_folders["bert"], data=text, out=out, device="cpu", dtype="bfloat16", **small
-    )
+    embed(model_folders["bert"], text, out, dtype="bfloat16")
     _, texts, ours = checked.call_args.args
     np.testing.assert_allclose(ours, crammed.load(out, "cpu").encode(texts, 24), atol=1e-5)
 
@@ -311,7 +304,7 @@ def test_code_of_others_is_not_run_because_it_lies_in_a_run(
     file = run / "export" / "modeling_crammed.py"
     file.write_text(f"{file.read_text()}\nopen({str(tmp_path / 'run-by-us')!r}, 'w')\n")
     with pytest.raises(InputError, match="comes with its own Python code"):
-        crammed.embed(run, data=text, out=tmp_path / "out", budget="1updates", device="cpu")
+        embed(run, text, tmp_path / "out")
     assert {*tmp_path.iterdir()} == {run}
 
 
@@ -326,7 +319,7 @@ def test_what_is_wrong_leaves_nothing(
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"budget": "1e9flop"}, "name time, tokens or updates"),
         ({"partners": "both"}, "no partners 'both'"),
-        ({"data": few}, "1 document, too little to learn from"),
+        ({"text": few}, "1 document, too little to learn from"),
         ({"pairs": unrated}, "has no column score or label"),
         ({"pairs": alike}, "rated alike"),
         ({"batch": 5000, "out": tmp_path / "made" / "out"}, "fewer than one batch of 5000"),
@@ -337,9 +330,9 @@ def test_what_is_wrong_leaves_nothing(
         ({"out": few / "out"}, "few.txt/out: Not a directory"),
     ]
     for values, words in wrong:
-        given = {"data": text, "out": tmp_path / "out", "budget": "1updates", **values}
+        given = {"text": text, "out": tmp_path / "out", **values}
         with pytest.raises(InputError, match=words):
-            crammed.embed(model_folders["bert"], length=16, device="cpu", **given)
+            embed(model_folders["bert"], **given)
     assert {*tmp_path.iterdir()} == {few, unrated, alike, rated}
 
 
@@ -347,9 +340,7 @@ def test_a_folder_that_another_process_is_making_costs_no_budget(
     tmp_path: Path, model_folders: dict[str, Path], text: Path
 ) -> None:
     with new_folder(tmp_path / "out"), pytest.raises(InputError, match="by another process"):
-        crammed.embed(
-            model_folders["bert"], data=text, out=tmp_path / "out", budget="9h", device="cpu"
-        )
+        embed(model_folders["bert"], text, tmp_path / "out", budget="9h")
 
 
 @pytest.mark.parametrize("fault", ["ImportError", "RuntimeError"])
@@ -365,4 +356,4 @@ def test_a_check_that_cannot_be_made_costs_no_budget(
     monkeypatch.delitem(sys.modules, "sentence_transformers", raising=False)
     monkeypatch.setattr("crammed.embedding.making.tune", Mock(side_effect=AssertionError))
     with pytest.raises(InputError, match=r"cannot be imported \(no such version\): pip install"):
-        crammed.embed(model_folders["bert"], data=text, out=tmp_path / "out", budget="1updates")
+        embed(model_folders["bert"], text, tmp_path / "out")

@@ -91,15 +91,12 @@ _POOLINGS: dict[str, Callable[[nn.Module], nn.Module]] = {
     ),
 }
 _OLDER = {
-    f"pooling_mode_{name}": mode
-    for name, mode in (
-        ("cls_token", "cls"),
-        ("max_tokens", "max"),
-        ("mean_tokens", "mean"),
-        ("mean_sqrt_len_tokens", "mean_sqrt_len_tokens"),
-        ("weightedmean_tokens", "weightedmean"),
-        ("lasttoken", "lasttoken"),
-    )
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
 }
 """Keys of versions before 6, and what they are called now."""
 _IGNORED = ("Transformer", "Pooling", "Normalize")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,19 +66,14 @@ def make(
         what ``embedding.json`` holds; ``difference`` is None without sentence-transformers.
 
     Raises:
-        InputError: the folder exists, the model, the text or the pairs cannot be read, or the
-            licence is not a code.
+        InputError: something given is wrong, or missing.
         CrammedError: sentence-transformers computes other vectors from the folder.
     """
     check_vacant(out, "--out")
-    Metadata(license)  # refuses what is not a code
     check_libraries()
     rated = None if pairs is None else read_pairs(pairs)
-    name, source = BackboneSpec(model).files()
-    trust = trust_remote_code or comes_with_our_code(source)
-    backbone = HuggingFaceBackbone(name, source, trust_remote_code=trust)
-    if backbone.width is None:
-        raise InputError(f"config.json of {name} has no hidden_size: name another encoder")
+    backbone, source, trust = _encoder(model, trust_remote_code=trust_remote_code)
+    metadata = Metadata.inherited(source, license)
     other = None if beside is None else Beside.load(beside, trust_remote_code=trust_remote_code)
     tuning = replace(tuning, length=min(tuning.length, backbone.trained_length))
     passages = Passages.read(sources, tuning.length, tuning.seed, progress)
@@ -90,51 +86,48 @@ def make(
     others = _others(other, passages.heldout, rated, tuning.length, numerics, progress)
     rows = _rows(passages, backbone, tuning, numerics, progress)
     with new_folder(out) as folder:  # before the budget is spent: another process may be making it
-        _check(folder, backbone, source, passages, tuning, trust)
+        keep = partial(_written, folder, backbone, source, passages.texts[:8], tuning.length, trust)
+        keep(MeanOfTokens(backbone.encoder_to_train(tuning.seed, DROPOUT)))
+        empty(folder)  # what fails untuned would fail after tuning
+        assert backbone.width is not None, "it was checked"
         objective = _objective(mean, backbone, tuning).to(numerics.device)
         partners = _pairs(passages, tuning)
         work = tune(objective, backbone.width, rows, partners, tuning, numerics, progress)
         with progress.task("scoring it tuned"):
             after = scores(*scored)
-        result = {"model": name, "sources": passages.sources, **tuning.values()}
-        result |= {"updates": work.updates, "tokens": work.tokens, "passages": len(rows)}
-        result |= {"before": before, "after": after, **others}
-        result["difference"] = _written(folder, mean, backbone, source, passages, tuning, trust)
+        spent = {"updates": work.updates, "tokens": work.tokens, "passages": len(rows)}
+        result = {"model": backbone.name, "sources": passages.sources, **tuning.values(), **spent}
+        result |= {"before": before, "after": after, **others, "difference": keep(mean)}
         write_json(folder / RESULT, result)
-        metadata = Metadata.inherited(source, license)
-        code = "auto_map" in (read_json(folder / "config.json") or {})
-        write_text(folder / "README.md", card(result, metadata, trust=code))
+        write_text(folder / "README.md", card(result, metadata, trust=trust))
     return result
 
 
-def _check(
-    folder: Path,
-    backbone: HuggingFaceBackbone,
-    source: Path,
-    passages: Passages,
-    tuning: Tuning,
-    trust: bool,
-) -> None:
-    """Write the encoder untuned, compare and remove it: what fails then would fail after tuning."""
-    mean = MeanOfTokens(backbone.encoder_to_train(tuning.seed, DROPOUT))
-    _written(folder, mean, backbone, source, passages, tuning, trust)
-    empty(folder)
+def _encoder(model: str, *, trust_remote_code: bool) -> tuple[HuggingFaceBackbone, Path, bool]:
+    """The encoder to tune, its folder, and whether code comes with it, which may run."""
+    name, source = BackboneSpec(model).files()
+    trust = trust_remote_code or comes_with_our_code(source)
+    backbone = HuggingFaceBackbone(name, source, trust_remote_code=trust)
+    if backbone.width is None:
+        raise InputError(f"config.json of {name} has no hidden_size: name another encoder")
+    files = (source / "config.json", source / "tokenizer_config.json")
+    code = any("auto_map" in (read_json(file) or {}) for file in files)
+    return backbone, source, trust and code
 
 
 def _written(
     folder: Path,
-    mean: MeanOfTokens,
     backbone: HuggingFaceBackbone,
     source: Path,
-    passages: Passages,
-    tuning: Tuning,
+    texts: list[str],
+    length: int,
     trust: bool,
+    mean: MeanOfTokens,
 ) -> float | None:
-    """Write the folder of an encoder; returns the difference of its vectors from ours."""
+    """Write the folder of an encoder; returns the difference of its vectors of texts from ours."""
     assert backbone.width is not None
-    write_embedder(folder, source, inner(mean.encoder), tuning.length, backbone.width)
-    texts = passages.texts[:8]
-    ours = vectors(mean.cpu(), backbone, texts, tuning.length, _SINGLE)
+    write_embedder(folder, source, inner(mean.encoder), length, backbone.width)
+    ours = vectors(mean.cpu(), backbone, texts, length, _SINGLE)
     return difference(folder, texts, ours, trust=trust)
 
 
