@@ -73,6 +73,7 @@ class FakeRay:
         self.is_initialized = lambda: False
         self.shutdown = lambda: None
         self.cluster_resources = dict
+        self.get = list
 
     def use(self, monkeypatch: pytest.MonkeyPatch, address: str | None) -> None:
         monkeypatch.setitem(sys.modules, "ray", self)
