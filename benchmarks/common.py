@@ -97,7 +97,7 @@ def numbers_of(option: str, text: str, least: int = 1) -> list[int]:
 
 
 class Training:
-    """A recipe's model with its optimizer, ready for updates of so many random rows.
+    """A recipe's model with its optimizer, ready for updates of `rows` random rows.
 
     By default, these are one microbatch.
     """

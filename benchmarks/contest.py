@@ -55,7 +55,7 @@ KEPT = (
 
 @dataclass(frozen=True)
 class Contestant:
-    """One who trains for so many seconds: our recipe or the peer.
+    """One who trains for `seconds`: our recipe or the peer.
 
     Attributes:
         settings: ``{"words": [recipe, overrides]}`` of ours, or the peer's options.
@@ -113,7 +113,7 @@ class Contest:
             if self._values.get(key) != value:
                 raise InputError(f"{self._file} has another {key}: choose another --out")
         self.runs: list[Json] = self._values["runs"]
-        """A run is complete once it has the results of all its judges."""
+        """A run is complete once it has the results of all judges."""
 
     def __enter__(self) -> Contest:
         return self

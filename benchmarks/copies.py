@@ -100,7 +100,10 @@ OF_SENTENCES: dict[str, Alter] = {"8 to 25 words, one changed": _one_changed}
 
 
 class Trial:
-    """Prepares one text again and again; `dropped` counts what goes without planted copies."""
+    """Prepares one text again and again.
+
+    `dropped` is how many documents are dropped when no copies are planted.
+    """
 
     def __init__(self, texts: Sequence[str], folder: Path) -> None:
         self._texts, self._folder, self._made = texts, folder, 0
@@ -186,7 +189,7 @@ def _of_file(file: Path, characters: int) -> dict[str, Any]:
 def main(
     files: list[Path],
     characters: Annotated[
-        int, typer.Option(help="Read at most so much of each file.")
+        int, typer.Option(help="Read at most this many characters of each file.")
     ] = 20_000_000,
     out: Path | None = None,
 ) -> None:

@@ -6,12 +6,22 @@
         [--optimizer muon] [--start cooccurrence] [--seed 0] [--bf16] [--compile]
 
 It reads the rows of a prepared corpus, writes a Hugging Face folder, and prints one JSON object.
-The settings are what a careful user would choose for rows of 128 tokens on a CPU; docs/records.md
-names them. The clock runs from the first batch to the last update; with `--pace`, as many updates a
-second as an idle machine makes, updates replace it, so that a busy machine trains no less.
+It needs `transformers` and `accelerate`. The settings are what a careful user would choose for rows
+of 128 tokens on a CPU:
 
-`--loop plain` is a loop as one writes it by hand, without the Trainer. Only there are Muon, the
-start of our embeddings, RoFormer and BERT; these have no dropout here.
+- a ModernBERT, with attention over the whole row in every layer, by PyTorch's fused kernel and
+  without a mask; the rotary base that ModernBERT uses over windows of this length;
+- rows tokenized beforehand, read and masked a batch at a time; an exact number of masks per row,
+  80-10-10, never on a special token; only masked positions are decoded (`sparse_prediction`);
+- fused AdamW, gradients clipped at 1, and a schedule that follows the clock, so that the rate
+  reaches zero when the time is over, however busy the machine is.
+
+The clock runs from the first batch to the last update: imports, building the model and saving it
+are not charged. With `--pace`, as many updates a second as an idle machine makes, updates replace
+the clock, so that a busy machine trains no less.
+
+`--loop plain` is a loop as one writes it by hand, without the Trainer. Only that loop can use Muon,
+start the embeddings where ours start, or train a RoFormer or a BERT (without dropout).
 """
 
 from __future__ import annotations
@@ -189,7 +199,7 @@ def arguments(
 
 
 class Clock(TrainerCallback):
-    """Ends training when the time is over, or when so many updates are made, unless that is 0.
+    """Ends training when the time is over, or, unless `updates` is 0, only after that many updates.
 
     Args:
         factor: of the learning rate, as a function of the progress from 0 to 1.

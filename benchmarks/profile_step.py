@@ -85,7 +85,7 @@ def group_of(kernel: str) -> str:
 
 
 def _kernels(device: Device, do: Callable[[], object], group: str | None) -> list[Json]:
-    """The kernels that a call launches; all are of this group, or each of the one that it names."""
+    """The kernels that a call launches, all in `group`, or each in the group its name tells."""
     on_gpu = device.torch.type == "cuda"
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_gpu else [])
     with profile(activities=activities) as seen:

@@ -99,7 +99,7 @@ def _times(
 
 
 def _call(model: Any, batch: int, length: int) -> Callable[[int], None]:
-    """A function that encodes one batch of random tokens so many times."""
+    """A function that encodes one batch of random tokens as often as it is told."""
     ids = torch.randint(5, model.config.vocab_size, (batch, length))
     mask = torch.ones_like(ids)
 

@@ -126,7 +126,10 @@ def copies_table(name: str) -> str:
 
 
 def finetune_table(*names: str) -> str:
-    """Scores and times of fine-tuning, and files with more seeds of some of its tasks."""
+    """Scores and times of fine-tuning beside a plain loop.
+
+    Files after the first hold more seeds of some tasks.
+    """
     benchmark, *more = benchmarks(*names)
     longer = {each["task"]: each for each in more}
     head = row_of(

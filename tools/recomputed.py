@@ -167,7 +167,7 @@ def flops_span(part: Json) -> tuple[float, ...]:
 def power(part: Json, measure: str, stated: list[float], every: int = 0) -> list[float]:
     """How often each difference is found, in studies drawn and judged one by one.
 
-    Each arm has its own number of seeds, or this one.
+    Each arm has its own number of seeds, or `every` if that is not 0.
     """
     slow = plateau(part) if decidable(part) else set()
     groups = {arm: values(part, arm, measure) for arm in part["arms"] if arm not in slow}

@@ -28,6 +28,7 @@ def folder_with(folder: Path, card: str | None, **config: str) -> Path:
         ("---\nbase_model: [owner/first]\n---\n", "", (None, "owner/first")),
         ("---\nbase_model: [owner/first, owner/second]\n---\n", "", (None, None)),
         ("---\nbase_model: /home/me/model\n---\n", "runs/here", (None, None)),
+        (f"---\nbase_model: owner/{'x' * 999}\n---\n", "", (None, f"owner/{'x' * 999}")),
         ("---\nlicense: mit\nday: 2026-99-99\n---\n", "../model", (None, None)),
         (None, "/home/me/model", (None, None)),
     ],

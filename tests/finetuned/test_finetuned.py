@@ -21,6 +21,7 @@ from safetensors.torch import save
 import crammed
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
+from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone
 from crammed.evaluation.evaluation import Request
 from crammed.evaluation.finetuning import jobs
 from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
@@ -216,6 +217,8 @@ def test_transformers_loads_it(data: Path, encoders: dict[str, Path], recipe: st
     with torch.inference_mode():
         batch = tokenizer(text, return_tensors="pt", truncation=True)
         theirs = model(**batch).logits.softmax(-1)[0].tolist()
+    again = HuggingFaceBackbone("kept", folder, trust_remote_code=custom)
+    assert again.max_length == 32  # as long as its encoder, to be tuned once more
     predictor = Predictor.load(folder)  # the package's own code needs no trust
     _, ours = next(predictor.predict(data / "validation.jsonl"))
     assert ours["probabilities"] == pytest.approx({"dry": theirs[0], "wet": theirs[1]}, abs=1e-5)

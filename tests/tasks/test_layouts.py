@@ -102,6 +102,12 @@ def test_other_spellings_of_splits_and_folders_are_found(tmp_path: Path) -> None
     assert len(texts(find(tmp_path, "validation_a", "none", "mytask"))) == 1
 
 
+@pytest.mark.parametrize("name", ["reviews/", "./reviews"])
+def test_a_folder_may_be_named_as_a_path(tmp_path: Path, name: str) -> None:
+    save(tmp_path / "reviews/train.jsonl", FORMATS[".jsonl"](ROWS))
+    assert len(texts(find(tmp_path, "train", name))) == len(ROWS)
+
+
 def test_a_split_may_be_a_files_whole_name(tmp_path: Path) -> None:
     save(tmp_path / "mine/reviews.csv", FORMATS[".csv"](ROWS))
     save(tmp_path / "mine/reviews.jsonl", FORMATS[".jsonl"](ROWS[:1]))

@@ -172,6 +172,10 @@ def test_a_hostile_file_of_an_older_version_is_one_line(
         with Changed(folder / name, fault), pytest.raises(InputError, match="is damaged") as caught:
             load_checkpoint(tmp_path, step, "corpus")
         assert "\n" not in str(caught.value)
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    with pytest.raises(InputError, match="is damaged"):
+        load_checkpoint(tmp_path, step, "corpus")
 
 
 @pytest.mark.parametrize(

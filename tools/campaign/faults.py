@@ -28,7 +28,7 @@ class Fault:
     """A kind of fault, one column of the table.
 
     Attributes:
-        after: what also happens between the two commands: a file is ``damaged``, a ``link`` is
+        between: what also happens between the two commands: a file is ``damaged``, a ``link`` is
             planted, or the ``power`` is lost, with what was not synced.
         only: names of the stages that it applies to; None for all.
         why: why it does not apply to the others.
@@ -36,7 +36,7 @@ class Fault:
 
     name: str
     draw: Draw
-    after: str = ""
+    between: str = ""
     only: tuple[str, ...] | None = None
     why: str = ""
 

@@ -41,7 +41,10 @@ class Outcome:
         return [line for line in self.error.splitlines() if line.startswith("error: ")]
 
     def complaint(self, may_be_killed: bool = False, may_be_mute: bool = False) -> str | None:
-        """Why this is not a clean end; None if it is. The last line of a mute one may be lost."""
+        """Why this is not a clean end; None if it is.
+
+        `may_be_mute`: its last line may be lost, because nobody could read it.
+        """
         if self.code is None:
             return "hangs"
         if "Traceback (" in self.error or "Exception ignored" in self.error:
@@ -162,7 +165,10 @@ def _is_whole(mark: Path) -> bool:
 
 
 def newest_checkpoint(world: Path, but: str = "") -> int:
-    """The updates in the newest complete checkpoint, without that of a damaged file; or 0."""
+    """The number of updates in the newest complete checkpoint; 0 if there is none.
+
+    One with the file `but` does not count.
+    """
     found = [
         int(path.name.split("-")[1])
         for path in world.glob("run/checkpoints/step-*")

@@ -33,7 +33,11 @@ def lose_power(
     kept: Path,
     draw: random.Random,
 ) -> None:
-    """Remove from the world what the processes did since `before` and is not on the disk yet."""
+    """Remove what had not reached the disk.
+
+    That is what was neither synced by the processes of `journal`, nor there `before`. `kept` holds
+    the files that they removed or replaced.
+    """
     synced = {(each.about["inode"], each.about["at"]) for each in journal if each.kind == "synced"}
     synced |= set(before.values())
     for file, identity in files_of(world).items():

@@ -112,7 +112,7 @@ class Campaign:
         draw = random.Random(f"{self.seed}/{number}/{stage.name}/{fault.name}")
         operations = stage.operations(self.baselines[stage.name].journal)
         plan, prior = fault.draw(draw, operations), NOTHING
-        if fault.after != "damaged" and "at" in plan and draw.random() < RESUMED:
+        if fault.between != "damaged" and "at" in plan and draw.random() < RESUMED:
             prior = {"kind": "signal", "signal": "SIGKILL", **faults.place(draw, operations)}
             left = len(operations) - [_at(o) for o in operations].index(_at(prior))
             plan["at"] = draw.randint(1, max(4, left // 2))
@@ -165,16 +165,16 @@ class _Trial:
         ended = self._type(self.tried.plan)
         self.tried.hit = ended.hit
         self._judge_disturbed(ended)
-        if self.fault.after == "power":
+        if self.fault.between == "power":
             powerloss.lose_power(self.world, ended.journal, known, ended.kept, self.draw)
         made = oracle.finished(self.stage, self.world)
         done = oracle.newest_checkpoint(self.world)
         over = (self.world / "run" / "summary.json").exists()
         self._require_kept(ended.journal, done, over)
-        if self.fault.after == "damaged":
+        if self.fault.between == "damaged":
             self._damage()
             done = oracle.newest_checkpoint(self.world, but=self.tried.damage.get("file", ""))
-        if self.fault.after == "link":
+        if self.fault.between == "link":
             self._plant_link()
         logged = len(oracle.logged(self.world))
         again = self._type(NOTHING)
@@ -246,7 +246,7 @@ class _Trial:
 
     def _require_kept(self, journal: list[Operation], done: int, over: bool) -> None:
         """Require that the checkpoints that the disturbed command finished are still there."""
-        if self.fault.after in ("power", "damaged") or over:
+        if self.fault.between in ("power", "damaged") or over:
             return
         saved = [
             int(match[1])

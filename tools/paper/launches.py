@@ -68,8 +68,10 @@ class Noted:
         """Within this context, launches are added to the list that it yields."""
         launches: list[Launch] = []
         self._launches = launches
-        yield launches
-        self._launches = None
+        try:
+            yield launches
+        finally:
+            self._launches = None
 
 
 class Operators(TorchDispatchMode):

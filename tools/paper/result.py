@@ -123,10 +123,10 @@ def part(launch: Launch) -> str:
     return part_of(launch.name) or "other"
 
 
-def sums(counted: Mapping[Launch, int], card: Card) -> dict[str, Sums]:
+def sums(launched: Mapping[Launch, int], card: Card) -> dict[str, Sums]:
     """The totals of launches, each counted so often, by part, the longest first."""
     found: dict[str, Sums] = {}
-    for launch, times in counted.items():
+    for launch, times in launched.items():
         one = (launch.kernels, launch.read, launch.written, launch.flops, seconds(launch, card))
         own = found.setdefault(part(launch), dict.fromkeys(COUNTED, 0))
         for key, value in zip(COUNTED, one, strict=True):

@@ -108,6 +108,7 @@ def _model_card(original: Original, training: Training, mask: str) -> str:
         tokenizer += f", which was given {counted(adapted.new_words, 'word')}"
     length = training.tokens // training.rows if training.rows else 0
     origin = Metadata.inherited(original.folder)
+    tags = ["custom_code"] if original.ours else []
     license = "licence" + (f" ({origin.license})" if origin.license else "")
     together = []
     if adapted.earlier is not None:
@@ -115,7 +116,7 @@ def _model_card(original: Original, training: Training, mask: str) -> str:
         together = [f"- with the run that it was adapted from: {words}"]
     return "\n".join(
         [
-            *origin.lines(*["custom_code"] * original.ours),
+            *origin.lines(*tags),
             f"# {original.name}, adapted",
             "",
             f"{original.name} ({original.backbone.parameters:,} parameters) was trained before; "

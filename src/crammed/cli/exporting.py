@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from crammed.export.card import Metadata
     from crammed.interface.lines import Line
 
-_MADE_ELSEWHERE = ("task.json", "embedding.json")
-"""Folders of finetune and embed have one of these, and are uploaded as they are."""
-
 
 def export(
     run_dir: Annotated[
@@ -45,6 +42,7 @@ def export(
     as_json: options.JsonOption = False,
 ) -> None:
     """Export a trained encoder for Hugging Face transformers, or upload it."""
+    from crammed.evaluation.backbones.huggingface_files import TUNED
     from crammed.export.pushing import Repository
     from crammed.model.trained import is_adapted
 
@@ -53,7 +51,7 @@ def export(
     if to is None and push is None:
         raise InputError("name the folder to create with --to, or a model on the hub with --push")
     shaped = {"--format": format != "auto", "--onnx": onnx}
-    if push is not None and any((run_dir / name).exists() for name in _MADE_ELSEWHERE):
+    if push is not None and any((run_dir / name).exists() for name in TUNED):
         _refuse({"--to": to, "--license": license, "--language": language, **shaped}, run_dir)
         pushed = Repository(push).upload(run_dir)
         print_result({"pushed": pushed}, as_json, [("pushed", pushed)])
@@ -77,10 +75,10 @@ def export(
     print_result(values, as_json, lines)
 
 
-def _refuse(options: dict[str, Any], folder: Path) -> None:
+def _refuse(given: dict[str, Any], folder: Path) -> None:
     """Refuse options that change a model that is taken as it is."""
-    for option, given in options.items():
-        if given:
+    for option, value in given.items():
+        if value:
             raise InputError(f"{folder} is taken as it is: leave out {option}")
 
 

@@ -104,13 +104,13 @@ def evaluate(
     raise_for_failed_tasks(values["suites"], named, said=True)
 
 
-def _need_data(data: str | None, compare: str | None, options: Mapping[str, object]) -> None:
+def _need_data(data: str | None, compare: str | None, chosen: Mapping[str, object]) -> None:
     """Refuse to evaluate on nothing, and options that do nothing without data."""
     if data is None and compare is None:
         raise InputError(
             "name the data to evaluate on with --data, or another model with --compare"
         )
-    given = [name for name, value in options.items() if value not in (None, "auto")]
+    given = [name for name, value in chosen.items() if value not in (None, "auto")]
     if data is None and given:
         raise InputError(f"{given[0]} needs the data to evaluate on: add --data, or leave it out")
 

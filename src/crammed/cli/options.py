@@ -115,7 +115,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as on
 def arguments(options: dict[str, Any], *own: str) -> dict[str, Any]:
     """The options of a verb as the function of its name in `crammed.interface` takes them.
 
-    What is not typed is left out, so that it has the function's own default.
+    What is not typed is left out, so that it has the function's own default. Call it first in a
+    verb, with `locals()`.
 
     Args:
         options: the verb's arguments by name.
@@ -126,6 +127,7 @@ def arguments(options: dict[str, Any], *own: str) -> dict[str, Any]:
         given.pop(name, None)
     if "words" in options:
         given["recipe"], given["overrides"] = recipe_and_overrides(options["words"])
+    # some of these functions have no default for data, and say themselves what is missing
     return {"data": [], **given} if "data" in options else given
 
 

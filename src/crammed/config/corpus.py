@@ -138,7 +138,8 @@ class CleanConfig(Section):
     function: str | None = None
     """A filter of your own, as FILE.py:FUNCTION; the file's code is run."""
     downstream: Annotated[tuple[DownstreamConfig, ...] | None, Field(strict=False)] = None
-    """Suites of tasks whose texts no document may contain; a bare word is the folder of GLUE."""
+    """Suites of tasks: documents that contain one of their texts are dropped. A bare word is the
+    folder of GLUE tasks."""
     entities: Annotated[str | None, Field(min_length=1), Later()] = None
     """A spaCy pipeline, as its package or its folder: words such as "person" and "place" stand for
     the named entities that it finds; outside the rules."""

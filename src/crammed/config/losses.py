@@ -40,7 +40,8 @@ class BalancedConfig(LossConfig):
 
     name: Literal["balanced"] = "balanced"
     power: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
-    """A token weighs its share of the corpus to minus this power: 1 makes all weigh alike."""
+    """A token's weight is its share of the corpus to the power of minus this; with 1, all tokens of
+    the vocabulary weigh the same in total."""
 
 
 class IncorrectOnlyConfig(LossConfig):

@@ -125,7 +125,8 @@ class ModelConfig(Section):
     """What stands for a text where it is classified: the hidden state of its first token, or a
     function of those of all its tokens, special ones included."""
     classifier: Literal["pooler", "head-transform"] = "pooler"
-    """What is before the classifier: a dense layer and tanh, or the transform of the MLM head."""
+    """What the classifier reads through: a dense layer and tanh, or the transform of the
+    masked-language-model head."""
     pooler_width: Size | None = 1024
     """Width of the pooler's dense layer; null takes `width`."""
 

@@ -3,8 +3,8 @@
 The model's own tokenizer encodes documents in pieces of 20,000 characters, [SEP] follows each
 document, and the rows, which have no padding, are shuffled in a fixed order.
 `crammed.model.heldout` then replaces exactly round(rate x length) tokens of each row with [MASK],
-at rates of 15 % and 25 %. An `InputError` refuses a file that cannot be read, or whose lines are
-not JSON with a field ``text``.
+at rates of 15 % and 25 %. A file that cannot be read, or whose lines are not JSON with a field
+``text``, is an `InputError`.
 """
 
 from __future__ import annotations

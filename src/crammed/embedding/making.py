@@ -66,7 +66,8 @@ def make(
         what ``embedding.json`` holds; ``difference`` is None without sentence-transformers.
 
     Raises:
-        InputError: something given is wrong, or missing.
+        InputError: the folder exists, the licence is no code, or the model, the text, the pairs or
+            a library cannot be read.
         CrammedError: sentence-transformers computes other vectors from the folder.
     """
     check_vacant(out, "--out")
@@ -86,9 +87,11 @@ def make(
     others = _others(other, passages.heldout, rated, tuning.length, numerics, progress)
     rows = _rows(passages, backbone, tuning, numerics, progress)
     with new_folder(out) as folder:  # before the budget is spent: another process may be making it
-        keep = partial(_written, folder, backbone, source, passages.texts[:8], tuning.length, trust)
-        keep(MeanOfTokens(backbone.encoder_to_train(tuning.seed, DROPOUT)))
-        empty(folder)  # what fails untuned would fail after tuning
+        texts = passages.texts[:8]
+        write = partial(_written, folder, backbone, source, texts, tuning.length, trust)
+        # Untuned first: what fails now would fail after tuning.
+        write(MeanOfTokens(backbone.encoder_to_train(tuning.seed, DROPOUT)))
+        empty(folder)
         assert backbone.width is not None, "it was checked"
         objective = _objective(mean, backbone, tuning).to(numerics.device)
         partners = _pairs(passages, tuning)
@@ -97,14 +100,14 @@ def make(
             after = scores(*scored)
         spent = {"updates": work.updates, "tokens": work.tokens, "passages": len(rows)}
         result = {"model": backbone.name, "sources": passages.sources, **tuning.values(), **spent}
-        result |= {"before": before, "after": after, **others, "difference": keep(mean)}
+        result |= {"before": before, "after": after, **others, "difference": write(mean)}
         write_json(folder / RESULT, result)
         write_text(folder / "README.md", card(result, metadata, trust=trust))
     return result
 
 
 def _encoder(model: str, *, trust_remote_code: bool) -> tuple[HuggingFaceBackbone, Path, bool]:
-    """The encoder to tune, its folder, and whether code comes with it, which may run."""
+    """The encoder to tune, its folder, and whether it comes with code that is allowed to run."""
     name, source = BackboneSpec(model).files()
     trust = trust_remote_code or comes_with_our_code(source)
     backbone = HuggingFaceBackbone(name, source, trust_remote_code=trust)

@@ -45,7 +45,7 @@ def fill_mask_examples(final: Trained, heldout: Path, device: Device) -> list[di
         for each sentence, ``before``, ``word`` and ``after``: the masked word (where no spaces are
         written, perhaps a part of one) and the text around it; ``guesses``: tokens and their
         probabilities, best first; ``rank``: that of the right token in the vocabulary, from 1; and
-        ``exact``: whether the text has its white space, as it had not in older versions.
+        ``exact``: whether the text has the white space around the word; older versions lost it.
     """
     model = final.masked_lm(device.torch)
     specials = Specials.of(final.tokenizer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -180,7 +181,7 @@ def _front_matter(card: str) -> dict[str, Any]:
 def _is_on_hub(name: Any) -> bool:
     """Whether this may be a name on the hub, and is no folder here."""
     found = isinstance(name, str) and re.fullmatch(HUB_NAME, name)
-    return bool(found) and not Path(name).exists()
+    return bool(found) and not os.path.exists(name)  # False for a name that no file can have
 
 
 def _cached_name(folder: Path) -> str | None:

@@ -138,7 +138,7 @@ class CrammedPreTrainedModel(PreTrainedModel):
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         tokens = self.encoder.tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        # With device_map="auto", each module moves its inputs; the mask is where these are.
+        # With device_map="auto", each module moves its inputs; the rest stays with ids and mask.
         device = tokens.device if input_ids is None else input_ids.device
         tokens = tokens.to(device)
         mask = _shown(attention_mask)
@@ -381,7 +381,7 @@ def _shown(mask: Tensor | None) -> Tensor | None:
 
 
 def _resized(table: Embedding, rows: int) -> Embedding:
-    """A table with its first rows, or with further rows of 0."""
+    """The table cut to so many rows, or lengthened by rows of 0."""
     weight = F.pad(table.weight.detach(), (0, 0, 0, rows - len(table.weight)))
     return Embedding.from_pretrained(weight, freeze=not table.weight.requires_grad)
 

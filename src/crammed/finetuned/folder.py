@@ -64,6 +64,11 @@ class Description(Section):
 
 
 def read_description(folder: Path) -> Description:
+    """What a folder says of its task.
+
+    Raises:
+        InputError: it holds no fine-tuned model of ours, or task.json is damaged.
+    """
     file = folder / DESCRIPTION
     if not file.exists():
         raise InputError(

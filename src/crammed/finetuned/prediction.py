@@ -104,8 +104,9 @@ class Predictor:
             InputError: they are not finite: the weights are damaged.
         """
         described, backbone, device = self.description, self.backbone, self.numerics.device
-        given = backbone, rows, described.task.kind, self.longest
-        tokens, sequences, counts = tokenized(*given, apart=described.apart)
+        tokens, sequences, counts = tokenized(
+            backbone, rows, described.task.kind, self.longest, apart=described.apart
+        )
         encoded = EncodedSplit(tokens, None, sequences, backbone.pad, device, counts)
         outputs = described.scale.undone(predict(self.model, encoded, self.numerics))
         if not np.isfinite(outputs).all():

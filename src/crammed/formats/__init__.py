@@ -1,7 +1,7 @@
 """Reads files of every supported format; nothing here knows what the text is for.
 
 Every fault in a file is an `InputError` of one line that names the file and, if possible, the line
-or row: `lines.read_faults` makes it of what libraries raise.
+or row. `lines.read_faults` and `records.table_faults` turn what libraries raise into one.
 
 streams       a file's bytes -> decompressed, hashed, translated to UTF-8 and line feeds
 lines         these -> decoded, numbered lines; what to do about damage

@@ -28,9 +28,7 @@ class Member:
     """
 
     name: PurePosixPath
-    """As the archive has it; never the name of a file on this machine."""
     bytes: int
-    """Its size by the archive's account."""
     stream: io.BufferedReader
 
 
@@ -83,7 +81,8 @@ def _tarred(file: File) -> Iterator[Member]:
 
 
 def _buffered(content: object) -> io.BufferedReader:
-    return io.BufferedReader(content, BUFFER)  # type: ignore[arg-type]  # raw enough
+    # has what is needed of a raw stream
+    return io.BufferedReader(content, BUFFER)  # type: ignore[arg-type]
 
 
 def _is_hidden(name: str) -> bool:

@@ -117,6 +117,7 @@ class ReadOptions:
 
 
 DocumentReader = Callable[[File, ReadOptions, Faults], Iterator[str]]
+"""Yields a file's documents in order; `Faults` says what to do about damaged records."""
 
 
 def format_of(path: str | PurePath) -> str | None:

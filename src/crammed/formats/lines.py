@@ -70,7 +70,7 @@ class Faults:
         self.ignored += others.ignored
 
 
-STOP = Faults()  # at the first one
+STOP = Faults()  # stops at the first fault
 
 
 @dataclass(frozen=True)

@@ -63,11 +63,8 @@ class RemoteFile:
     """
 
     path: str
-    """What its file system calls it."""
     below: str
-    """Its path below the folder or the glob that was named, or its name."""
     state: dict[str, str]
-    """What changes if the content does; empty if the file system knows nothing of the kind."""
 
     @property
     def size(self) -> int | None:

@@ -71,7 +71,7 @@ def row_group_records(
 ) -> Records:
     """Rows of these row groups, or of all; damage loses the rest of the row group that it is in.
 
-    Only these fields are read, with dots for nested ones, or else all.
+    Reads only `fields`, with dots for nested ones; None reads all.
     """
     with table_faults(file), pq.ParquetFile(file.path) as table:
         groups = groups or RowGroups(0, table.num_row_groups, 0, 1.0)

@@ -56,7 +56,6 @@ class Tap(_Readable):
     """
 
     sha256: str | None = None
-    """Hash of the whole file, in hex, once it has been read to its end."""
 
     def __init__(self, raw: io.RawIOBase) -> None:
         self._raw = raw

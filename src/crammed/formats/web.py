@@ -47,12 +47,16 @@ def text_of_page(page: bytes, shown: str, charset: str | None = None) -> str:
     from resiliparse.parse.html import HTMLTree
 
     tree = HTMLTree.parse_from_bytes(page, encoding_of(page, charset))
-    lower = page.replace(b"\0", b"").lower()  # without those of UTF-16
-    is_large = lower.count(b"<div") + lower.count(b"<article") > _FEW
-    if is_large and _depth(tree) > DEEPEST:
+    if _many_blocks(page) and _depth(tree) > DEEPEST:
         raise InputError(f"{shown}: a page whose elements are nested more than {DEEPEST} deep")
     text: str = extract_plain_text(tree, main_content=True, list_bullets=False, alt_texts=False)
     return text
+
+
+def _many_blocks(page: bytes) -> bool:
+    """Whether the page has many of the elements whose depth takes time."""
+    lower = page.replace(b"\0", b"").lower()  # without those of UTF-16
+    return lower.count(b"<div") + lower.count(b"<article") > _FEW
 
 
 def _depth(tree: Any) -> int:

@@ -87,7 +87,7 @@ def open_engine(compute: ComputeConfig) -> Iterator[Engine]:
             yield Engine(
                 lambda function: lambda job: pool.submit(_run, function, job),
                 lambda future: future.result(),
-                workers + 1,
+                workers + 2,  # one of them is the result that is being consumed
             )
 
 

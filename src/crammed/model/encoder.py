@@ -2,7 +2,8 @@
 
 One set of switches covers the paper's encoder, BERT, Izsak's BERT-large and a strict subset of
 ModernBERT. Copied into exported models together with the modules it imports (see `blocks`). There,
-modules may be on several devices, and each moves its inputs; what is read of another moves here.
+modules may lie on several devices. Each moves its own inputs; the code here moves what it reads of
+another module.
 
 Shapes: B rows, S tokens, D width, H heads, K head_dim, N predicted positions, V vocabulary.
 """

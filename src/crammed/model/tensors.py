@@ -15,21 +15,27 @@ from crammed.files.regular import ordinary
 
 
 class Damaged(InputError):
-    """What is wrong with a model's files, in a few words."""
+    """A model's files are damaged.
+
+    The message only says how: whoever catches it adds where, and what to do.
+    """
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file, on the CPU.
 
     Raises:
-        InputError: the file is missing, cut off, or not of this format.
+        Damaged: the file is missing, cut off, or not of this format.
     """
     try:
         return load_file(ordinary(file))
     except FileNotFoundError as error:
         raise Damaged(f"{file.name} is missing") from error
     # Besides its own error, the library raises others for invalid numbers and types.
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+    except (
+        *(InputError, SafetensorError, OSError),
+        *(ValueError, KeyError, TypeError, RuntimeError),
+    ) as error:
         raise Damaged(f"{file.name} is not a readable safetensors file") from error
 
 

@@ -48,7 +48,7 @@ def attention_bytes(config: ModelConfig, tokens: int, element: int) -> int:
 def traffic(
     config: ModelConfig, vocab: int, tokens: int, predicted: int, element: int, stream: int
 ) -> dict[str, int]:
-    """The fewest bytes of a step that the parts between the products move, by part.
+    """The fewest bytes that the parts between the products move in a step, by part.
 
     The traffic of the products' own inputs and outputs is part of the products' time, and
     `attention_bytes` has that of attention. Everything between two products is assumed to take one

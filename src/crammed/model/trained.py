@@ -161,7 +161,7 @@ def _read(folder: Path) -> TrainedModel:
         sections = migrate({"model": values["model"]})
         vocab_size, row_length = int(values["vocab_size"]), int(values["row_length"])
         hashed = values["schema"] > 1
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (InputError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise Damaged(f"{file.name} does not describe a model") from error
     if hashed and not (folder / HASHES).exists():
         raise Damaged(f"{HASHES} is missing")

@@ -42,8 +42,8 @@ class Optimizers:
 
     def __init__(self, *parts: Part) -> None:
         self._parts = parts
-        own = (part for part in parts if isinstance(part, library.Library))
-        self.of_library = next(own, None)
+        theirs = (part for part in parts if isinstance(part, library.Library))
+        self.of_library = next(theirs, None)
         self._group_of = {p: g for part in parts for g in part.param_groups for p in g["params"]}
         self.param_groups = [group for part in parts for group in part.param_groups]
         self.peaks = [float(group["lr"]) for group in self.param_groups]
@@ -110,7 +110,8 @@ def _sgd(parameters: Parameters, config: SGDConfig) -> list[torch.optim.Optimize
     return [torch.optim.SGD(groups, config.lr, config.momentum)]
 
 
-def _own(kind: Callable[[Parameters, Any], Part]) -> Builder:
+def _ours(kind: Callable[[Parameters, Any], Part]) -> Builder:
+    """A builder of one of ours, for all parameters."""
     return lambda parameters, config: [kind(parameters, config)]
 
 
@@ -120,11 +121,11 @@ _BUILDERS: dict[str, Builder] = {
     # PyTorch has no fused forms of these two.
     "radam": _with_moments(torch.optim.RAdam, decoupled_weight_decay=True),
     "nadam": _with_moments(torch.optim.NAdam, decoupled_weight_decay=True),
-    "lion": _own(lion.Lion),
-    "lamb": _own(relative.Lamb),
-    "adamw-scale": _own(relative.AdamWScale),
-    "lars": _own(relative.Lars),
-    "agd": _own(relative.AGD),
+    "lion": _ours(lion.Lion),
+    "lamb": _ours(relative.Lamb),
+    "adamw-scale": _ours(relative.AdamWScale),
+    "lars": _ours(relative.Lars),
+    "agd": _ours(relative.AGD),
     "adafactor": _adafactor,
     "sgd": _sgd,
     "muon": muon.muon,
@@ -142,9 +143,9 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> Optimizers:
     Raises:
         TypeError: a layer has a matrix that no block declares.
     """
-    named, lr = dict(model.named_parameters()), config.embedding_lr
-    modules = model.named_modules()
-    tables = [f"{at}.weight" for at, module in modules if isinstance(module, Embedding)]
+    named = dict(model.named_parameters())
+    tables = [f"{at}.weight" for at, m in model.named_modules() if isinstance(m, Embedding)]
+    lr = config.embedding_lr
     rates = {} if lr is None else dict.fromkeys(tables, lr)
     decayed = named.keys() - _undecayed(model)
     matrices = {f"{name}.weight": stacked for name, _, stacked in products_of(model)}

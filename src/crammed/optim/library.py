@@ -135,6 +135,7 @@ class Library:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
+        """Have the model compute with the weights to keep inside of this context."""
         parameters = [p for group in self.param_groups for p in group["params"]]
         trained = [parameter.detach().clone() for parameter in parameters]
         self._inner.eval()
@@ -146,6 +147,7 @@ class Library:
                 parameter.data.copy_(before)  # the library's way back rounds
 
     def adopt(self) -> None:
+        """Make the weights to keep the model's own, at the end of training."""
         self._inner.eval()
 
     def saved(self, parameter: Tensor) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ _TINY = 1e-30
 
 
 class _Relative(torch.optim.Optimizer):
-    """Base: `_move` moves one parameter, whatever the others do."""
+    """Base: `step` moves each parameter by itself, with `_move`; AGD has a step of its own."""
 
     def __init__(self, parameters: Parameters, config: Any) -> None:
         super().__init__(parameters.by_decay(config.weight_decay), {"lr": config.lr})

@@ -119,7 +119,7 @@ def _play(
 ) -> tuple[Ledger, Work, float]:
     """The training loop with its real planner and agenda, but a clock set forward instead of work.
 
-    Returns the ledger, the work, and the seconds charged by the end of its last update.
+    Returns the ledger, the work, and the seconds charged by the end of the last update.
     """
     now = 0.0
     ledger, work = Ledger(config.budget.charge, lambda: now), Work()

@@ -166,7 +166,8 @@ def _prepare(config: RunConfig, step: TrainStep, device: Device, clock: Clock) -
 class _Timer:
     """Times updates of few rows, of many, and at the final mask rate if there is one.
 
-    An optimizer counts its updates, and may need the curvature in some: `numbers` is the count.
+    `numbers` counts all of these updates in one sequence: an optimizer counts its own, and may need
+    the curvature in some of them.
     """
 
     config: RunConfig

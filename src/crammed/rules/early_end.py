@@ -60,7 +60,7 @@ def text_is_read(config: RunConfig, rows: int, tokens: int) -> bool:
     """Whether one more update would pass `budget.most_epochs`.
 
     Args:
-        rows: number of rows in the corpus; None if there is none yet.
+        rows: number of rows in the corpus.
         tokens: how many tokens the run has read.
     """
     return tokens + config.batch.rows * config.data.row_length > config.most_tokens(rows)

@@ -113,7 +113,7 @@ def ask(
     if "model.head_dim" in left_open:
         values = overlaid(values, _heads_of_width(values), RunConfig)
     config = validated(RunConfig, values, f"recipe {recipe}")
-    _refuse_outdated(config)
+    _refuse_at_odds(config)
     words = {"recipe": config.recipe, **given} if named else given
     if listed and not fit:
         _check_listed(following, recipes, values, config)
@@ -123,10 +123,10 @@ def ask(
     return replace(wide, typed={**words, FOLLOWS: list(wide.open)})
 
 
-def _refuse_outdated(config: RunConfig) -> None:
-    """Refuse what only runs of older versions may have.
+def _refuse_at_odds(config: RunConfig) -> None:
+    """Refuse values that do not go together; runs of older versions may have them.
 
-    That is a schedule that would jump from its warm-up, and options of an order that is not named.
+    They are a schedule that would jump from its warm-up, and options of an order that is not named.
     """
     schedule, order = config.schedule, config.order
     if isinstance(schedule, Dive) and schedule.warmup + schedule.falling > 1.0:

@@ -101,7 +101,8 @@ class RunDir:
             run = cls(path, config, created=False)
             run.choice = before
             with run._lock.released_on_error():
-                if another:  # forget what the configuration before was charged and began with
+                if another:
+                    # forget what the earlier configuration was charged, and what it began with
                     (path / "heartbeat.json").unlink(missing_ok=True)
                     run.event(ANEW)
                 if another or again:

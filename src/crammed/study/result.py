@@ -133,7 +133,7 @@ class StudyResult(Part):
         unigram: unigram cross-entropy of the baseline's corpus; older studies have none.
         budgets: those of the arms by label, if there are several.
         chosen: what followed from the budget, by arm (`Chooser`).
-        paces: by arm, in a study whose seconds became FLOPs.
+        paces: how long updates take, by arm, where seconds became FLOPs.
         corpora: those that the study prepared, by hash.
         judges: a hash of the data of each suite that scored runs.
         protocols: a hash of each fine-tuning protocol that a judge names.

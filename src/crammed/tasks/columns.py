@@ -132,7 +132,7 @@ def column(record: Record, name: str) -> Any:
 
 
 def _filler(template: str, *, number: bool = False) -> Callable[[Record], str]:
-    """What gives a record's text in a column, or in a template.
+    """A function from a record to the text of its column, or to the filled-in template.
 
     With `number`, a column by itself may hold whole numbers, as one in a template may.
     """

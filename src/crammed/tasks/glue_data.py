@@ -17,14 +17,18 @@ from crammed.formats.records import Record
 from crammed.quantity import counted
 
 _COLA = ("source", "label", "star", "sentence")
-_OF_PAIRS = {"sentence1": "premise", "sentence2": "hypothesis"}
 _COLUMNS: dict[str, Mapping[str, str]] = {
-    **{name: dict[str, str]() for name in ("CoLA", "SST-2", "QNLI", "RTE", "WNLI")},
-    **dict.fromkeys(("AX", "diagnostic"), _OF_PAIRS),
+    "CoLA": {},
+    "SST-2": {},
     "MRPC": {"Quality": "label", "#1 String": "sentence1", "#2 String": "sentence2"},
     "STS-B": {"score": "label"},
     "QQP": {"is_duplicate": "label", "id": "idx"},
-    "MNLI": {**_OF_PAIRS, "gold_label": "label"},
+    "MNLI": {"sentence1": "premise", "sentence2": "hypothesis", "gold_label": "label"},
+    "QNLI": {},
+    "RTE": {},
+    "WNLI": {},
+    "AX": {"sentence1": "premise", "sentence2": "hypothesis"},
+    "diagnostic": {"sentence1": "premise", "sentence2": "hypothesis"},
 }
 _MSR_IDS = ("#1 ID", "#2 ID")
 
@@ -79,9 +83,7 @@ class GlueDataSplit:
     file: Path
     task: str
     ids: frozenset[tuple[str, ...]] = field(default=frozenset(), repr=False)
-    """Id pairs of the validation rows, for a file that holds both splits."""
     validates: bool = False
-    """Whether this is such a file's validation split rather than its training split."""
 
     @property
     def shown(self) -> str:

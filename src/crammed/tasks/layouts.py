@@ -115,7 +115,6 @@ class FolderData:
 
     root: Path
     own: tuple[str, ...] = ()
-    """Folders of the suite's only task, whose splits may be in `root` itself."""
 
     def find(self, folders: Sequence[str], split: str) -> FoundSplit | None:
         """A split of a task, from the first of `folders` that has it; None if none has."""
@@ -146,8 +145,9 @@ class FolderData:
         """Existing folders that may hold the task's splits, likeliest first."""
         inside = sorted(each for each in self.root.iterdir() if each.is_dir())
         for name in folders:
-            alike = [each for each in inside if _plain(each.name) in _plain_names(name)]
-            yield from sorted(alike, key=lambda each: each.name != name)
+            exact, plain = self.root / name, _plain_names(name)
+            alike = [each for each in inside if each == exact or _plain(each.name) in plain]
+            yield from sorted(alike, key=lambda each: each != exact)
         called = _plain(self.root.resolve().name)
         if tuple(folders) == self.own or any(called in _plain_names(name) for name in folders):
             yield self.root
@@ -199,16 +199,21 @@ def _numbered(files: Sequence[Path], split: str) -> tuple[Path, ...]:
         return ()
     folder, totals = files[0].parent, sorted({match[2] for match, _ in found})
     numbers = [int(match[1]) for match, _ in found]
-    mend = "which come from two downloads: remove the files of one"
     if len(totals) > 1:
-        parts = f"parts of {totals[0]} and of {totals[1]}"
-        raise InputError(f"{folder} has {parts} for the split {split}, {mend}")
+        raise InputError(
+            f"{folder} has parts of {totals[0]} and of {totals[1]} for the split {split}, which "
+            "come from two downloads: remove the files of one"
+        )
     if len(set(numbers)) < len(numbers):
-        same = f"two files for the same part of the split {split}"
-        raise InputError(f"{folder} has {same}, {mend}")
+        raise InputError(
+            f"{folder} has two files for the same part of the split {split}, which come from two "
+            "downloads: remove the files of one"
+        )
     if missing := set(range(int(totals[0]))) - set(numbers):
-        part = f"part {min(missing)} of {totals[0]} of the split {split}"
-        raise InputError(f"{folder} lacks {part}: download it again")
+        raise InputError(
+            f"{folder} lacks part {min(missing)} of {totals[0]} of the split {split}: download it "
+            "again"
+        )
     return tuple(file for _, file in found)
 
 
@@ -257,7 +262,6 @@ class HubSplit:
     split: str
     builder: Any
     columns: Mapping[str, str]
-    """Names that its records get -> the names that the data set has."""
 
     @cached_property
     def shown(self) -> str:

@@ -257,7 +257,10 @@ def _read(generation: Path, step: TrainStep) -> tuple[TrainState, Tensors, dict[
         values = json.loads(read_text(generation / "state.json"))
         schema = values.pop("schema")
         state = TypeAdapter(TrainState).validate_python(values)
-    except (OSError, LookupError, AttributeError, TypeError, ValueError, RecursionError) as error:
+    except (
+        *(InputError, OSError, LookupError, AttributeError),
+        *(TypeError, ValueError, RecursionError),
+    ) as error:
         raise Damaged("state.json does not describe a checkpoint") from error
     if schema > 1 and not (generation / HASHES).exists():
         raise Damaged(f"{HASHES} is missing")

@@ -211,7 +211,13 @@ def compare_folders(run: Path, group: Group) -> None:
 
 
 def compare_weights(step: TrainStep, group: Group | None) -> None:
-    """Raise `RanksDiffer` unless all processes have the same weights; the leader calls first."""
+    """Check that all processes have the same weights.
+
+    The leader's call makes the followers, in `follow`, call it too.
+
+    Raises:
+        RanksDiffer: they have not.
+    """
     if group is None:
         return
     if group.rank == 0:

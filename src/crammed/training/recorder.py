@@ -133,7 +133,7 @@ class Recorder:
                 raise Diverged(f"the loss is {value} after {counted(work.updates, 'update')}")
 
     def log(self, work: Work, u: float, *, ended: bool = False) -> bool:
-        """Write a log point if an update was applied since the last one; return whether it was.
+        """Write a log point if an update was applied since the last one; return whether so.
 
         If training has `ended`, there may be too few updates since the last log point for a
         meaningful mean, so the loss may include earlier updates.

@@ -234,7 +234,10 @@ class _Preparation:
         shutil.rmtree(made)
 
     def _made_folder(self, text: CleanedText) -> Path:
-        """Where this corpus is made; removes others, on whose room `check_room` counts."""
+        """Where this corpus is made.
+
+        Removes what earlier calls began in other ways: `check_room` counts on its room.
+        """
         identity = json_hash(
             [
                 SCHEMA,

@@ -147,7 +147,8 @@ def _check_named_again(base: Corpus, there: CleanConfig, here: CleanConfig) -> N
             lambda: downstream_settings(here.downstream or ()) == [s.model_dump() for s in suites],
         ),
     }
-    for key, (cleaned, again, is_same) in named.items():
+    for key in NAMED_AGAIN:
+        cleaned, again, is_same = named[key]
         saved, given = getattr(there, key), getattr(here, key)
         if saved is None and given is not None:
             raise InputError(f"data.clean.{key}: {base.path} was cleaned without it; leave it out")

@@ -68,7 +68,7 @@ def work_folder(work: Path | None, out: Path) -> Iterator[Path]:
 def _faults(folder: Path, named: Path) -> Iterator[None]:
     """Turn failures of the machine, such as running out of memory, into an `InputError`.
 
-    A full disk is that of what was `named` as the place for the folder.
+    If a disk is full, the message names `named`, the place given for the folder.
     """
     try:
         with disk_faults(named):

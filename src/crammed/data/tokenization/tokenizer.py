@@ -31,8 +31,14 @@ _NAMES = {
 }
 """Names by which a special token's role is known: a tokenizer.json does not state it."""
 
-_OTHER_KEYS = {"cls": "bos_token", "sep": "eos_token"}
-"""Keys that name a special token in the files beside a tokenizer.json, if ROLE_token does not."""
+_SETTINGS = {
+    "pad": ("pad_token",),
+    "unk": ("unk_token",),
+    "cls": ("cls_token", "bos_token"),
+    "sep": ("sep_token", "eos_token"),
+    "mask": ("mask_token",),
+}
+"""Keys that name each special token in the files beside a tokenizer.json."""
 
 
 @dataclass(frozen=True)
@@ -218,8 +224,8 @@ def _names_beside(file: Path) -> dict[str, str]:
             except (OSError, ValueError, TypeError) as error:
                 raise InputError(f"{file.parent / other} is not a JSON object") from error
     tokens: dict[str, str] = {}
-    for role in _NAMES:
-        token = named.get(f"{role}_token") or named.get(_OTHER_KEYS.get(role, "")) or None
+    for role, keys in _SETTINGS.items():
+        token = next((named[key] for key in keys if named.get(key)), None)
         if isinstance(token, dict):
             token = token.get("content")
         if isinstance(token, str):

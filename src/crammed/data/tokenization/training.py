@@ -47,8 +47,8 @@ _HASH_BYTES = 6
 _MUCH = 0.01
 """Share of the text from which long words are cut, so that other vocabularies stay the same."""
 _LONGEST_WORD = 1000
-"""WordPiece turns words of more than 100 characters into [UNK], and the time to train on a word
-grows with the square of its length."""
+"""WordPiece turns words of more than 100 characters into [UNK], so they teach it nothing, and the
+time to train on a word grows with the square of its length."""
 _MOST_BYTES = 4192  # of a word: SentencePiece leaves out longer ones
 _BPE_WORDS = (
     r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}\p{M}\x{200C}\x{200D}]+| ?\p{N}+"
@@ -59,7 +59,7 @@ Thai, and the joiners of Persian."""
 _SPACE = "\u2581"  # as SentencePiece writes a space
 _PIECE = 10_000
 """Characters in a piece of text that is sampled or left out as a whole."""
-_PIECE_OF_WORD = 1000
+_PIECE_OF_WORD = 1000  # characters; longer words are cut into such pieces
 
 
 def train_from_words(counts: Iterable[tuple[str, int]], config: TokenizerConfig) -> Tokenizer:
@@ -113,7 +113,7 @@ def _word_pieces(words: Mapping[str, int], config: TokenizerConfig) -> Any:
 def _settings(
     config: TokenizerConfig, alphabet: list[str], specials: Sequence[str] = SPECIALS
 ) -> dict[str, Any]:
-    """What the library's trainers of pieces take."""
+    """Arguments of the library's WordPiece and BPE trainers."""
     return {
         "vocab_size": config.vocab_size,
         "min_frequency": 2,

@@ -34,17 +34,19 @@ class Backbone(Protocol):
     shape_sha256: str
     """Digest of configuration and tokenizer, on which the untrained model depends."""
     parameters: int
-    """How many there are, with the masked-language-model head if a class for it exists."""
+    """Number of parameters, with the masked-language-model head if a class for it exists."""
     width: int | None
-    """Of the hidden states; None if unknown."""
+    """Width of the hidden states; None if unknown."""
     max_length: int
     """Length of the longest sequence in tokens, special tokens included."""
     trained_length: int
     """Length of the longest sequence it was pretrained on; `max_length` if unknown."""
     pad: int
+    """Id of the padding token."""
     mask: int | None
+    """Id of the mask token, if there is one."""
     sep: int | None
-    """Ids of the tokens for padding, in gaps and at the end of a sentence; None if it has none."""
+    """Id of the token that ends a sentence, if there is one."""
     tokenizer: Any
     """A `tokenizers.Tokenizer`, or a tokenizer of transformers."""
     specials: frozenset[int]

@@ -18,6 +18,7 @@ from crammed.data.tokenization.tokenizer import check_frame
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import SparseMaskedLM, check_length, digest
 from crammed.evaluation.backbones.huggingface_files import (
+    TUNED,
     check_tokenizer_files,
     is_weights,
     loading,
@@ -267,11 +268,13 @@ class HuggingFaceBackbone:
         return model
 
     def _longest(self, base: nn.Module) -> int:
-        """The lowest limit that tokenizer, configuration or position table imposes."""
-        known = [
-            self.tokenizer.model_max_length,
-            getattr(self.config, "max_position_embeddings", None),
-        ]
+        """The lowest limit that tokenizer, configuration or position table imposes.
+
+        The tokenizer of a model tuned here has the limit of its tuning, not that of the encoder.
+        """
+        known = [getattr(self.config, "max_position_embeddings", None)]
+        if not any((self._folder / name).exists() for name in TUNED):
+            known.append(self.tokenizer.model_max_length)
         for key, module in base.named_modules():
             if key.endswith("position_embeddings") and isinstance(module, nn.Embedding):
                 # RoBERTa's positions begin after the id of its padding token.

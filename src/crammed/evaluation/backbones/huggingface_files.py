@@ -17,6 +17,8 @@ from crammed.files.regular import ordinary, read_text
 from crammed.files.writing import read_json, write_json
 from crammed.terminal.quiet import quiet_transformers
 
+TUNED = ("task.json", "embedding.json")
+"""One of these is in every folder of `crammed finetune` and `crammed embed`."""
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _TOKENIZER = ("tokenizer*", "vocab*", "merges.txt", "*.model")
 _MOST_LAYERS, _MOST_LABELS, _MOST = 10_000, 100_000, 2**31
@@ -180,7 +182,8 @@ def copy_all_but_weights(source: Path, folder: Path, length: int) -> None:
         if not is_weights(file):
             shutil.copyfile(file, folder / file.name)
     settings = folder / "tokenizer_config.json"
-    write_json(settings, {**(read_json(settings) or {}), "model_max_length": length})
+    known = json.loads(read_text(settings)) if settings.exists() else {}
+    write_json(settings, {**known, "model_max_length": length})
 
 
 def single_precision(source: Path) -> dict[str, Any]:

@@ -67,12 +67,14 @@ class EncodedSplit:
         self._starts = torch.from_numpy(tokens.offsets[:-1]).to(device)
         self._lengths = torch.from_numpy(self.lengths).to(device)
         self.labels_tokens = word_counts is not None
-        self._words = len(self) if word_counts is None else int(word_counts.sum())
-        values: NDArray[Any] = np.zeros(self._words, np.float32) if labels is None else labels
+        count = len(self) if word_counts is None else int(word_counts.sum())
+        given = np.zeros(count, np.float32) if labels is None else labels
+        values: NDArray[Any] = given
         if word_counts is not None:
-            token, word = self._places = _word_places(tokens, word_counts)
-            of_words, values = values, np.full(len(tokens.ids), -100, np.int64)
-            values[token] = of_words[word]
+            self._words, self._places = count, _word_places(tokens, word_counts)
+            token, word = self._places
+            values = np.full(len(tokens.ids), -100, np.int64)
+            values[token] = given[word]
             values[values < 0] = -100
         self._labels = torch.from_numpy(values).to(device)
 

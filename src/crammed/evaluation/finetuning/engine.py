@@ -94,8 +94,7 @@ class FinetuneStep:
     """One optimizer step for each of M models, run eagerly or as one CUDA graph per width.
 
     Args:
-        batch: (rows [B], width) -> their batch, padded to this width.
-        loss: (logits, batch) -> the mean loss.
+        train: the rows from which batches are gathered.
         capture: runs a step and returns its replay on the same buffers; None runs eagerly.
     """
 

@@ -293,15 +293,19 @@ def _together(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[Jo
 
 def _model(backbone: Backbone, job: FinetuneJob, protocol: Protocol) -> nn.Module:
     task, dropout = job.task, float(protocol.dropout)
-    given: Any = {"trained": job.trained, "dropout": dropout}
     if not task.apart:
-        every_token = task.kind == "tokens"
-        return backbone.classifier(task.outputs, job.seed, every_token=every_token, **given)
+        return backbone.classifier(
+            task.outputs,
+            job.seed,
+            trained=job.trained,
+            every_token=task.kind == "tokens",
+            dropout=dropout,
+        )
     if backbone.width is None:
         raise InputError(
             f"{backbone.name} does not say how wide it is: name a --protocol with pairs: joint"
         )
-    encoder = backbone.encoder_ends_to_tune(job.seed, **given)
+    encoder = backbone.encoder_ends_to_tune(job.seed, trained=job.trained, dropout=dropout)
     return PairClassifier(encoder, backbone.width, task.outputs, dropout, job.seed)
 
 

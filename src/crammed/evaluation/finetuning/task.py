@@ -148,8 +148,9 @@ class SplitWriter:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def write(self, split: str, rows: Rows) -> TokenizedSplit:
-        given = self.backbone, rows, self.task.kind, self.max_length
-        tokens, sequences, counts = tokenized(*given, apart=self.apart)
+        tokens, sequences, counts = tokenized(
+            self.backbone, rows, self.task.kind, self.max_length, apart=self.apart
+        )
         written = TokenizedSplit(self.scratch / f"{next(self._numbers)}.npz", sequences)
         written.write(tokens, self.scale.scaled(rows.labels), counts)
         self.cut[split] = tokens.cut
@@ -159,7 +160,10 @@ class SplitWriter:
 def tokenized(
     backbone: Backbone, rows: Rows, kind: TaskKind, max_length: int, *, apart: bool
 ) -> tuple[Tokenized, int, NDArray[np.int64] | None]:
-    """Rows as tokens, how many sequences each has, and for kind tokens the words of each."""
+    """The tokens of rows, the number of sequences in a row, and word counts.
+
+    The latter are the number of words in each sequence, for kind tokens, or else None.
+    """
     texts, sequences = rows.texts, rows.choices
     if apart:
         texts, sequences = [(text,) for pair in rows.texts for text in pair], 2

@@ -78,11 +78,18 @@ def _order_of(recipe: str) -> str:
 class PlannedCorpora:
     """What is known about a study's corpora before they are prepared, so that arms can be checked.
 
+    Args:
+        data: sources as ``data.sources`` takes them. In the words of an arm, a number in
+            ``data.sources`` stands for one of them, counted from 1.
+
     Attributes:
         asked: what the study's base asks for.
         base: the settings of the base's corpus; if the vocabulary is open, its size means nothing.
         arms: an arm's words with all sources written out, by `key_of` the words.
         names: by the same key, the first arm with that corpus; empty for the base.
+
+    Raises:
+        InputError: the base, or what an arm says about its corpus, is not valid.
     """
 
     def __init__(self, study: Study, data: Sequence[str], budget: Budget) -> None:
@@ -207,11 +214,11 @@ def prepare_corpora(
     """
     folder, compute = out / FOLDER, planned.asked.config.compute
     work, settings = folder / ".work", planned.base
-    made_as = {key: settings.changed(words) for key, words in planned.arms.items()}
-    for key, how in made_as.items():
+    wanted = {key: settings.changed(words) for key, words in planned.arms.items()}
+    for key, how in wanted.items():
         with _of_arm(planned.names[key]):
             require_extras(how.data, how.tokenizer)
-    keep = work if len({how.name for how in made_as.values()}) > 1 else None
+    keep = work if len({how.name for how in wanted.values()}) > 1 else None
 
     def make(place: Path, how: _Settings, base: Corpus | None) -> Corpus:
         if (place / "manifest.json").exists():
@@ -225,10 +232,10 @@ def prepare_corpora(
         )
 
     base = make(folder / "base", settings, None)
-    chosen = settings.with_vocabulary(base.manifest["tokenizer"]["vocab_size"])
-    made, of_arms = {chosen.name: base}, dict[Key, Corpus]()
+    settled = settings.with_vocabulary(base.manifest["tokenizer"]["vocab_size"])
+    made, of_arms = {settled.name: base}, dict[Key, Corpus]()
     for key, words in planned.arms.items():
-        how = chosen.changed(words)
+        how = settled.changed(words)
         if how.name not in made:
             with _of_arm(planned.names[key]):
                 made[how.name] = make(folder / how.name, how, base)

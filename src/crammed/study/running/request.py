@@ -88,7 +88,8 @@ def cost(request: Request, timing: Timing) -> Cost:
     else:
         corpora = planned_corpora(request.study, request.texts, request.budget, request.out)
     loaded = _loaded(request, corpora)
-    found = cost_of(loaded, corpora, *_limits(request), timing, request.judges)
+    limits = (request.budget, request.seeds, request.out, request.jobs)
+    found = cost_of(loaded, corpora, *limits, timing, request.judges)
     return found if request.cluster is None else replace(found, jobs=None)
 
 
@@ -110,12 +111,19 @@ def run(request: Request, progress: Progress) -> StudyResult:
     if words := tuned_differently(configs, loaded.baseline, request.judges):
         progress.line(words)
     loaded, paces = in_seconds(loaded, corpora, request.budget, request.out, threads, progress)
-    more = (choose.chosen, request.judges, request.cluster, paces)
-    return run_study(loaded, corpora, *_limits(request), progress, *more)
-
-
-def _limits(request: Request) -> tuple[Budget, int, Path, int]:
-    return request.budget, request.seeds, request.out, request.jobs
+    return run_study(
+        loaded,
+        corpora,
+        request.budget,
+        request.seeds,
+        request.out,
+        request.jobs,
+        progress,
+        chosen=choose.chosen,
+        judges=request.judges,
+        cluster=request.cluster,
+        paces=paces,
+    )
 
 
 def _loaded(request: Request, corpora: ArmCorpora, choose: Choose | None = None) -> Study:

@@ -80,15 +80,17 @@ class Study(Section):
     description: str = ""
     base: Overrides = ()
     small: Overrides | None = None
-    """Overrides where the budget is too small for the base, so that all recipes are scaled down
-    (`small`); null takes the recipes as they are at every budget."""
+    """Overrides for budgets that are too small for the base, at which all recipes are scaled down
+    in proportion (`small`); null takes the recipes as they are at every budget."""
     budget: BudgetText | None = None
-    """What every run gets; like judges and their data, the command line may name another."""
+    """What every run gets, unless the command line says otherwise."""
     budgets: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Multiples of the budget, by label; every arm is trained at each of them (`budgets`)."""
     judges: Names = ("heldout",)
+    """What runs are judged by (`judges`); the command line may name others."""
     blimp: str | None = None
-    """The data of this judge, relative to the study's file; `tasks_data` is the folder of tasks."""
+    """Data of the judge of this name: a path relative to the study's file, unless the command line
+    names another. Likewise `tasks_data`, the folder of tasks."""
     tasks_data: str | None = Field(None, validation_alias=AliasChoices("tasks_data", "glue"))
     baseline: str
     arms: Annotated[dict[str, Overrides], Field(min_length=2)]

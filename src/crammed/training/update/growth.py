@@ -87,7 +87,8 @@ class Growth:
                 state.pop(parameter, None)  # its average alone, or zeros of older versions
                 if source in state:
                     state[parameter] = copy.deepcopy(state[source])
-        # PyTorch's optimizers add nothing to a state, and these weights have had no update yet.
+        # Averages that are alone are dropped: PyTorch's optimizers take any state for a whole one,
+        # and these weights have had no update yet.
         alone = [p for p, own in state.items() if own and all(map(is_average, own))]
         if len(alone) < sum(map(bool, state.values())):  # SGD without momentum has nothing else
             for lone in alone:

@@ -15,8 +15,9 @@ from crammed.runs.logs import read_events
 from crammed.terminal.progress import Progress
 
 LEAST_TOKENS = 256
-"""With fewer tokens in an update, a lane spends too much on what does not depend on them; with
-these it is several times as fast as a thread on a busy machine (`records/LOG.md`)."""
+"""With fewer tokens in an update, a lane spends too much on what does not depend on them. With as
+many, lanes are several times as fast as PyTorch's threads on a busy machine, and perhaps a little
+slower on a quiet one (`records/LOG.md`)."""
 MOST_WIDTH = 256
 """Wider models keep PyTorch's threads: lanes were not measured there."""
 MOST = 4096

@@ -41,14 +41,16 @@ class CausalFirst(MaskedTokens):
 
 
 class _Guessing(MaskedTokens):
-    """Base of those whose guesses take the place of masked tokens; right ones replace nothing."""
+    """Base of objectives that put guesses in the place of masked tokens."""
 
-    name: ClassVar[str]  # which the draws of guesses are keyed to
+    drawn_as: ClassVar[str]
+    """Part of the key of the draws: another word changes the guesses of existing runs."""
 
     def __init__(self, model: MaskedLM, config: RunConfig, *others: Any) -> None:
         super().__init__(model, config, *others)
         device = model.encoder.tokens.weight.device
-        self._word = torch.tensor(key(config.seed, self.name), device=device)  # not when compiled
+        # Made here, not when compiled.
+        self._word = torch.tensor(key(config.seed, self.drawn_as), device=device)
 
     def _guess(self, logits: Tensor, masked: MaskedRows, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """The summed loss of logits [B, N, V] for masked tokens, and guesses drawn from them."""
@@ -65,7 +67,7 @@ class Script(_Guessing):
     logits is the logit of its having been replaced.
     """
 
-    name = "guess"
+    drawn_as = "guess"
 
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         """The summed losses; the second counts as one of as many predictions as the first."""
@@ -104,7 +106,7 @@ class Replaced(_Guessing):
     loss is its own.
     """
 
-    name = "generator"
+    drawn_as = "generator"
 
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         """The summed losses; that of all tokens counts as one of as many predictions as masks."""

@@ -88,6 +88,7 @@ class Spread:
         self.begin()
 
     def begin(self) -> None:
+        """Forget the pieces so far."""
         self._count = 0
         self._used: list[nn.Parameter] = []
         self._sums: list[Tensor] = []

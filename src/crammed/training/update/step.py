@@ -249,7 +249,8 @@ class TrainStep:
         Raises:
             InputError: not even one row fits.
         """
-        if len(self._in_flight) > 1:  # the host runs one update ahead: so its clock stays honest
+        # The host runs at most one update ahead of the GPU, so that its clock stays honest.
+        if len(self._in_flight) > 1:
             self._in_flight.popleft().synchronize()
         self.growth.reach(update.layers)
         self.growth.drop(update.dropped)
@@ -380,6 +381,7 @@ class TrainStep:
         return norm
 
     def discard(self) -> None:
+        """Drop the gradients of an update that does not count."""
         self.optimizer.zero_grad()
         if self.leaves.scales is not None:
             self.leaves.scales.forget()

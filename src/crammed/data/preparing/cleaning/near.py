@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crammed.data.preparing.cleaning.words import FACTOR, Hashes, word_hashes
+from crammed.data.preparing.cleaning.words import Hashes, word_hashes
 from crammed.data.tokenization.chunks import cut_into_chunks
 from crammed.extras import import_extra
 
@@ -107,7 +107,7 @@ def _elements(texts: Sequence[str]) -> tuple[Hashes, _Numbers]:
 
 def _folded(parts: Iterable[Hashes]) -> Hashes:
     """Several hashes combined in order, mixed as in splitmix64 (Steele et al. 2014)."""
-    state: Any = FACTOR
+    state: Any = np.uint64(0x9E3779B97F4A7C15)
     for part in parts:
         state = part ^ state
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -76,6 +76,8 @@ class Cuts:
 
     def get(self, number: int) -> list[Span]:
         """The spans of a document."""
+        if not len(self):  # as nearly always; this is called for every document
+            return []
         low, high = np.searchsorted(self.numbers, (number, number + 1))
         return [(start, end) for start, end in self.spans[low:high].tolist()]
 

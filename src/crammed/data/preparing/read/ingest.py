@@ -243,7 +243,11 @@ class _Reader:
             self._read[unit.blocks.source] += unit.blocks.reading.characters
 
     def _is_full(self, unit: _Unit, known: int = 0) -> bool:
-        """Whether enough of the source is read, or `known` from the units before this one."""
+        """Whether as much of the source is read as is wanted.
+
+        Args:
+            known: characters of the known units before this one, counted already or not.
+        """
         most = unit.source.max_characters
         return most is not None and max(self._read[unit.blocks.source], known) >= most
 

@@ -71,8 +71,8 @@ def docstrings(
 ) -> Iterator[tuple[str, str]]:
     """Packages and docstrings of one of the two disjoint parts, files in the order of a hash.
 
-    This mixes packages, so that there is a bit of everything although no further file is read after
-    so many characters, nor of a package after `per_package`.
+    This mixes packages. No further file is read after `characters`, nor one of a package after
+    `per_package` of its own; there is still a bit of everything.
     """
     files = [
         (uniform(label), label, path)

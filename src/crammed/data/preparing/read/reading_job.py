@@ -53,6 +53,8 @@ class Reading:
     Attributes:
         blocks: the blocks by their numbers, in order; `block_path` names their files.
         skipped: parts that were left out, with reasons.
+        lost: parts of which damaged records were left out: how many, and what is wrong with the
+            first.
         ignored: number of files of unknown formats in archives, by suffix.
     """
 
@@ -131,7 +133,8 @@ def write_mark(
     """Mark parts as read.
 
     Args:
-        states, contents: the state and fingerprint of each part; None for one that was left out.
+        states, contents: the state and the fingerprint of each part; a part that was left out has
+            no fingerprint (None).
         blocks: number of blocks, without further ones of the same piece.
         reading: whose blocks do not count, nor what they lack.
         whole: whether they were read to their end.

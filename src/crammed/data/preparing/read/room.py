@@ -34,7 +34,8 @@ _ALL_TEXT = (".txt", ".md", ".rst")
 def text_bytes(sources: Sequence[Source]) -> tuple[list[list[float]], list[str]]:
     """About how many bytes of text each part of each source holds, by its size; 0 if unknown.
 
-    Also the names of the sources with parts for which it is unknown, or that they have some.
+    Also, for messages, the sources of which all parts are unknown, by name, and those with some, as
+    'some files of NAME'.
     """
     sizes, unknown = [], []
     for source in sources:

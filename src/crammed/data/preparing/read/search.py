@@ -74,6 +74,7 @@ class Found:
     """The absolute paths of a source's files in reading order, each with its key in `READERS`.
 
     Attributes:
+        wanted: what the search looks for.
         ignored: number of other files, by suffix, and of folders that are left out.
         without_field: names of JSON files that are left out for want of a field of text.
     """
@@ -153,7 +154,7 @@ def find_files(name: str, wanted: Wanted = Wanted()) -> Found:
         raise InputError(f"{at} cannot be read: {error.strerror}") from error
     found.files = [(os.path.join(here, file), format) for file, format in found.files]
     for file, _ in found.files:
-        try:  # manifests and the libraries that read tables need it
+        try:  # manifests and the libraries that read tables need UTF-8
             file.encode()
         except UnicodeEncodeError as error:
             raise InputError(f"the path {printable(file)} is not UTF-8 text: rename it") from error

@@ -62,7 +62,7 @@ class Range(NamedTuple):
 
 
 def ranges(listing: Path, hashes: int, at_once: int) -> Iterator[Range]:
-    """As many ranges as it takes to have about `at_once` of so many hashes in each."""
+    """Equal ranges of all hashes, each with about `at_once` of the `hashes` that there are."""
     count = 1 + hashes // at_once
     for low, high in pairwise(number * ALL // count for number in range(count + 1)):
         yield Range(listing, low, high)

@@ -216,8 +216,10 @@ class _Documents:
     """The cleaned documents, numbered over all blocks.
 
     Attributes:
+        characters: [n] characters of each document.
         kept: [n] false once a step has dropped the document.
         ends: number of the first document after each shard.
+        cuts: what to cut out of documents.
     """
 
     def __init__(self, text: CleanedText, engine: Engine) -> None:
