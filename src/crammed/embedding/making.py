@@ -66,8 +66,7 @@ def make(
         what ``embedding.json`` holds; ``difference`` is None without sentence-transformers.
 
     Raises:
-        InputError: the folder exists, the licence is no code, or the model, the text, the pairs or
-            a library cannot be read.
+        InputError: the folder exists, a library is missing, or something given cannot be used.
         CrammedError: sentence-transformers computes other vectors from the folder.
     """
     check_vacant(out, "--out")
@@ -87,11 +86,9 @@ def make(
     others = _others(other, passages.heldout, rated, tuning.length, numerics, progress)
     rows = _rows(passages, backbone, tuning, numerics, progress)
     with new_folder(out) as folder:  # before the budget is spent: another process may be making it
-        texts = passages.texts[:8]
-        write = partial(_written, folder, backbone, source, texts, tuning.length, trust)
-        # Untuned first: what fails now would fail after tuning.
-        write(MeanOfTokens(backbone.encoder_to_train(tuning.seed, DROPOUT)))
-        empty(folder)
+        save = partial(_written, folder, backbone, source, passages.texts[:8], tuning.length, trust)
+        save(MeanOfTokens(backbone.encoder_to_train(tuning.seed, DROPOUT)))
+        empty(folder)  # saved untuned because what fails now would fail after tuning
         assert backbone.width is not None, "it was checked"
         objective = _objective(mean, backbone, tuning).to(numerics.device)
         partners = _pairs(passages, tuning)
@@ -100,7 +97,7 @@ def make(
             after = scores(*scored)
         spent = {"updates": work.updates, "tokens": work.tokens, "passages": len(rows)}
         result = {"model": backbone.name, "sources": passages.sources, **tuning.values(), **spent}
-        result |= {"before": before, "after": after, **others, "difference": write(mean)}
+        result |= {"before": before, "after": after, **others, "difference": save(mean)}
         write_json(folder / RESULT, result)
         write_text(folder / "README.md", card(result, metadata, trust=trust))
     return result
