@@ -140,6 +140,17 @@ def test_every_shape_stays_between_zero_and_one(shape: str, u: float) -> None:
     assert 0.0 <= curve(shape)(u) <= 1.0
 
 
+@given(
+    st.sampled_from(["linear", "cosine", "constant", "inverse-sqrt", "dive", "polynomial"]),
+    st.floats(0.05, 0.45),
+    st.floats(0, 1),
+)
+def test_warmed_up_shapes_have_no_jumps(shape: str, warmup: float, u: float) -> None:
+    made = curve(shape, warmup=warmup)
+    step = 1e-6
+    assert abs(made(min(1.0, u + step)) - made(u)) < 1e-3
+
+
 @pytest.mark.parametrize(
     ("shape", "parameters"),
     [

@@ -20,7 +20,8 @@ from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.finetuning.probing import linear_outputs, probe
 from crammed.evaluation.finetuning.task import FinetuneTask, TokenizedSplit
-from crammed.evaluation.protocol import protocol_for
+from crammed.evaluation.folder import default_folder
+from crammed.evaluation.protocol import load_protocol, protocol_for
 from crammed.evaluation.scores.published import published_beside
 from crammed.finetuned.keeping import keep
 from crammed.tasks.task import TaskKind
@@ -186,3 +187,9 @@ def test_without_scikit_learn(ask: Ask, monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setitem(__import__("sys").modules, "sklearn", None)
     with pytest.raises(InputError, match=r"a probe needs sklearn: pip install 'crammed\[linear\]'"):
         evaluate(ask(protocol="knn-probe", seeds=None), SILENT)
+
+
+def test_protocols_of_earlier_versions_are_the_same() -> None:
+    assert "probe" not in load_protocol("cramming").hyperparameters()
+    assert protocol_for("model", "linear-probe", 1).seeds == 1
+    assert default_folder("bert", "knn-probe") == Path("evaluations/bert-knn-probe")

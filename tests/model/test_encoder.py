@@ -346,6 +346,15 @@ def test_initialisation() -> None:
             assert parameter.std().item() == pytest.approx(0.02, rel=0.03), name
 
 
+def test_dropout_acts_in_training_only() -> None:
+    config = configuration(dropout=0.5)
+    model = random_model(config, dtype=torch.float32)
+    ids = some_ids(2, 10)
+    assert torch.equal(model(ids), model(ids))
+    model.train()
+    assert not torch.equal(model(ids), model(ids))
+
+
 @pytest.mark.parametrize("recipe", ["crammed", "crammed-2022", "bert-base"])
 def test_an_exporter_finds_rows_of_any_length(recipe: str) -> None:
     model = MaskedLM(configuration(recipe), VOCAB).eval()

@@ -217,3 +217,12 @@ def test_zero_outputs_change_nothing_else() -> None:
             assert parameter.any()
         else:
             assert torch.equal(parameter, own[name]), name
+
+
+@pytest.mark.parametrize("shape", [(24, 16), (16, 24)])
+def test_a_batch_of_matrices_is_each_of_them(shape: tuple[int, int]) -> None:
+    batch = torch.randn(5, *shape, generator=torch.Generator().manual_seed(0))
+    together = orthogonalise(batch, torch.float32)
+    for matrix, found in zip(batch, together, strict=True):
+        alone = orthogonalise(matrix[None], torch.float32)[0]
+        assert (found - alone).norm() <= 1e-5 * alone.norm()

@@ -133,7 +133,8 @@ def _copied(run: Path, to: Path, metadata: Metadata) -> tuple[dict[str, Any], li
     source = exported_model(run)
     with new_folder(to) as aside:
         shutil.copytree(source, aside, dirs_exist_ok=True)
-        tags = ["custom_code"] * ("auto_map" in (read_json(source / "config.json") or {}))
+        custom = "auto_map" in (read_json(source / "config.json") or {})
+        tags = ["custom_code"] if custom else []
         card = with_metadata(read_text(source / "README.md"), metadata, *tags)
         (aside / "README.md").write_text(card, "utf-8")
     return {"export_dir": str(to)}, [("model", str(to))]

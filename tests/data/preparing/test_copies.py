@@ -323,3 +323,25 @@ def test_runs_on_corpora_of_older_versions_say_that_copies_were_kept(corpus: Cor
     older = Corpus(corpus.path)
     del older.manifest["data"]["heldout_copies"]
     assert older.settings()["data"]["heldout_copies"] == "keep"
+
+
+@given(st.lists(st.lists(st.sampled_from("ab"), max_size=2 * SHORT), max_size=12))
+def test_runs_are_those_of_a_plain_count(texts: list[list[str]]) -> None:
+    runs = Runs.of(cut_into_chunks([" ".join(words) for words in texts]))
+    expected: set[tuple[str, tuple[str, ...], int, int]] = set()
+    for number, words in enumerate(texts):
+        for place in range(len(words) - RUN + 1):
+            expected.add(("run", tuple(words[place : place + RUN]), number, place))
+        if 0 < len(words) <= SHORT:
+            expected.add(("whole", tuple(words), number, -1))
+        if RUN <= len(words) <= SHORT:
+            for place in range(len(words)):
+                shorter = tuple(words[:place] + words[place + 1 :])
+                expected.add(("whole", shorter, number, -1))
+    found = set(
+        zip(runs.hashes.tolist(), runs.documents.tolist(), runs.places.tolist(), strict=True)
+    )
+    assert len(found) == len(expected)
+    assert len({each[0] for each in found}) == len({each[:2] for each in expected})
+    assert sorted(each[1:] for each in found) == sorted(each[2:] for each in expected)
+    assert runs.words.tolist() == list(map(len, texts))

@@ -21,7 +21,7 @@ from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
 from crammed.data.preparing.cleaning.spans import Cuts
 from crammed.data.preparing.select import units
-from crammed.data.preparing.select.units import repeated_units, units_of
+from crammed.data.preparing.select.units import in_several, repeated_units, units_of
 from crammed.data.show import describe_corpus, dropped_samples
 from crammed.data.tokenization.tokenizer import SEP
 from support.corpora import prepared, step_of
@@ -195,3 +195,17 @@ def test_passages_are_cut_out_of_what_is_left(tmp_path: Path) -> None:
     assert step == step_of(other, "repeated passages")
     assert step["changed"] > 0
     assert made.manifest["documents"] + made.manifest["heldout"]["documents"] == step["kept"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=20), st.integers(2, 3))
+def test_in_several_equals_its_reference(pairs: list[tuple[int, int]], fewest: int) -> None:
+    pairs.sort(key=lambda pair: pair[1])
+    hashes, numbers = (np.array([pair[n] for pair in pairs], np.uint64) for n in (0, 1))
+    found = in_several(hashes, numbers.astype(np.int64), fewest)
+    having = {own: {number for hash_, number in pairs if hash_ == own} for own, _ in pairs}
+    expected = {
+        place
+        for place, (own, _) in enumerate(pairs)
+        if len(having[own]) >= fewest and own in (hash_ for hash_, _ in pairs[:place])
+    }
+    assert (set(found.tolist()), len(found)) == (expected, len(expected))

@@ -94,16 +94,17 @@ def _repeated_units(job: tuple[Range, Path, RepeatedConfig]) -> Cuts:
         hashes.append(every[own][used])
         numbers.append(places[used, 0].astype(np.int64) + block.first)
         spans.append(places[used, 1:])
-    cut = _in_several(np.concatenate(hashes), np.concatenate(numbers), config.documents)
+    cut = in_several(np.concatenate(hashes), np.concatenate(numbers), config.documents)
     return Cuts(np.concatenate(numbers)[cut], np.concatenate(spans)[cut])
 
 
-def _in_several(
+def in_several(
     hashes: NDArray[np.uint64], numbers: NDArray[np.int64], fewest: int
 ) -> NDArray[np.int64]:
     """Places of all but the first of those hashes that at least `fewest` documents have.
 
-    The documents' numbers ascend where hashes are equal.
+    Args:
+        numbers: the document of each hash; of equal hashes, these ascend.
     """
     order = np.argsort(hashes, kind="stable").astype(np.int64)
     ranked, of = hashes[order], numbers[order]
