@@ -74,8 +74,8 @@ def _same_baselines(names: Sequence[str]) -> str:
         return ""
     groups = "; ".join(f"{', '.join(own[:-1])} and {own[-1]}" for own in whole)
     return wrapped(
-        f"Baselines that are the same runs (same settings, same seeds): {groups}. What is "
-        "chance in these runs is shared by these studies, so they do not confirm each other."
+        f"Baselines that are the same runs (same settings, same seeds): {groups}. These "
+        "studies share the chance variation of these runs, so they do not confirm each other."
     )
 
 

@@ -77,8 +77,9 @@ class Budget:
         """
         typed = text.strip()
         number = r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?"
-        if match := re.fullmatch(rf"({number})\s*(tok|update|flop)(?:en)?s?", typed):
-            budget = cls(_UNITS[match[2]], float(match[1]), text)
+        if match := re.fullmatch(rf"({number})\s*(?:(tok)(?:en)?|(update)|(flop))s?", typed):
+            unit = match[2] or match[3] or match[4]
+            budget = cls(_UNITS[unit], float(match[1]), text)
         elif re.fullmatch(rf"(?:(?:{number})\s*[smhd]\s*)+", typed):
             parts = re.findall(rf"({number})\s*([smhd])", typed)
             budget = cls("time", sum(float(value) * _SECONDS[unit] for value, unit in parts), text)
@@ -89,7 +90,9 @@ class Budget:
         if budget.limit > _MOST[budget.kind]:
             raise InputError(f"a budget of {typed!r} is more than can be spent: {_EXAMPLES}")
         if budget.kind == "updates" and budget.limit != int(budget.limit):
-            raise InputError(f"a budget of {typed!r} is not a whole number of updates")
+            raise InputError(
+                f"a budget of {typed!r} is not a whole number of updates: write it like 500updates"
+            )
         return budget
 
     def times(self, factor: float) -> Budget:

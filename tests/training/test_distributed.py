@@ -237,6 +237,7 @@ step.TrainStep.apply = apply_wrongly
     [
         ("", ["--seed=7"], "seed"),
         ("", ["optim.lr=5e-3", "batch.rows=9"], "optim, batch"),
+        ("", ["loss.name=focal"], "loss"),
         ("", ["--out=/nowhere/else"], "the run directory that it sees"),
         (OTHER_START, [], "the weights that it"),
         (OTHER_WEIGHTS, [], "its weights"),
@@ -253,7 +254,7 @@ def test_processes_that_differ_all_end_with_one_line(
         lines = [line for line in error.splitlines() if line.startswith("error: ")]
         assert len(lines) == 1, error
         assert f"process 1 differs from process 0 in {named}" in lines[0]
-    assert not out.exists() or named == "its weights"  # in which case the checkpoints are kept
+    assert out.exists() == (named == "its weights")  # in which case the checkpoints are kept
 
 
 # Only updates must come that fast: before the first, a busy machine may take its time.

@@ -52,19 +52,17 @@ def test_a_signal_leaves_a_checkpoint_that_goes_on_exactly(
     corpus: Corpus,
     cpu: Device,
     stopping_at: Any,
-    monkeypatch: pytest.MonkeyPatch,
     which: signal.Signals,
 ) -> None:
     config = tiny("bert-original", budget={"limit": "7updates"})
     whole = train(config, corpus, tmp_path / "whole", cpu)
-    with monkeypatch.context():
-        stopping_at(3, which)
-        said = r"after 3 updates; everything is saved in \S+/run, and the same command goes on"
-        with pytest.raises(Interrupted, match=f"{which.name} {said} from there$") as caught:
-            train(config, corpus, tmp_path / "run", cpu)
-        assert caught.value.exit_code == 75
-        stopping_at(-1, which)
-        resumed = train(config, corpus, tmp_path / "run", cpu)
+    stopping_at(3, which)
+    said = r"after 3 updates; everything is saved in \S+/run, and the same command continues"
+    with pytest.raises(Interrupted, match=f"{which.name} {said} from there$") as caught:
+        train(config, corpus, tmp_path / "run", cpu)
+    assert caught.value.exit_code == 75
+    stopping_at(-1, which)
+    resumed = train(config, corpus, tmp_path / "run", cpu)
     assert resumed.work == whole.work
     assert same(whole.model.parameters(), resumed.model.parameters())
 

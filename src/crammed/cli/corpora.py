@@ -94,7 +94,7 @@ def data_copy(
     source: Annotated[str, typer.Argument(metavar="FROM", help="A corpus directory or address.")],
     target: Annotated[str, typer.Argument(metavar="TO", help="A new directory, or an address.")],
 ) -> None:
-    """Copy a corpus to an address such as s3://bucket/corpus, or from one."""
+    """Copy a corpus to an address, or from one."""
     from crammed.data.corpus import Corpus
     from crammed.data.elsewhere import receive, send
     from crammed.files.addresses import is_address, without_secrets

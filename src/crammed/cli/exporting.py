@@ -41,7 +41,7 @@ def export(
     int8: Annotated[bool, typer.Option("--int8", help="Give model.onnx 8-bit weights.")] = False,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Export a trained encoder for Hugging Face transformers, or upload it."""
+    """Export an encoder for Hugging Face, or upload it."""
     from crammed.evaluation.backbones.huggingface_files import TUNED
     from crammed.export.pushing import Repository
     from crammed.model.trained import is_adapted

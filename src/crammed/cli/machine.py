@@ -67,7 +67,8 @@ def _cost_text(values: dict[str, Any]) -> str:
 
 def runs(
     folder: Annotated[
-        Path, typer.Argument(metavar="[DIR]", help="Where to look; default: the working directory.")
+        Path,
+        typer.Argument(metavar="DIR", help="Where to look.", show_default="the working directory"),
     ] = Path(),
     as_json: options.JsonOption = False,
 ) -> None:
@@ -100,7 +101,8 @@ def runs(
 
 def watch(
     folder: Annotated[
-        Path, typer.Argument(metavar="[DIR]", help="Where to look; default: the working directory.")
+        Path,
+        typer.Argument(metavar="DIR", help="Where to look.", show_default="the working directory"),
     ] = Path(),
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The port; 0 picks a free one.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from crammed.budget import Budget
 from crammed.cli import options
 from crammed.cli.output import print_result
 from crammed.errors import InputError
@@ -169,7 +170,7 @@ def finetune(
     license: options.LicenseOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Fine-tune an encoder on a task, and save the model with the median score."""
+    """Fine-tune an encoder on a task, and keep the median model."""
     given = options.arguments(locals())
     from crammed.interface import models
     from crammed.terminal.table import show
@@ -187,12 +188,19 @@ def embed(
     model: options.ModelArgument,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to create.")],
     data: options.DataOption = None,
-    budget: options.BudgetOption = None,
+    budget: Annotated[
+        Budget | None,
+        typer.Option(
+            parser=Budget.parse,
+            metavar="BUDGET",
+            help="Tuning budget, such as 10m, 2e6tok or 500updates (default: 10m).",
+        ),
+    ] = None,
     partners: Annotated[
         str,
         typer.Option(
-            help="What a passage should be close to: neighbours (the next passage) or dropout "
-            "(itself, with other dropout). Or denoise: rebuild the passage from its vector."
+            help="What to learn: neighbours (a passage is close to the next one), dropout (to "
+            "itself under another dropout mask), or denoise (rebuild it from its vector)."
         ),
     ] = "neighbours",
     pairs: Annotated[
@@ -215,7 +223,7 @@ def embed(
     license: options.LicenseOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Train a sentence-embedding model from an encoder, on unlabelled text."""
+    """Tune an encoder into sentence embeddings on unlabelled text."""
     given = options.arguments(locals())
     from crammed.interface import models
     from crammed.interface.lines import next_vectors

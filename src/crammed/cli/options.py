@@ -28,9 +28,8 @@ def beginning(folder: str, begun: str) -> list[str]:
 RecipeWords = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[RECIPE] [KEY.PATH=VALUE]...",
-        help="A recipe (name or .yaml file; default: crammed, or a study's own base), and values "
-        "that override it.",
+        metavar="RECIPE|KEY.PATH=VALUE",
+        help="A recipe (name or .yaml file; default: crammed), and values that override it.",
         autocompletion=lambda incomplete: beginning("recipes", incomplete),
     ),
 ]
@@ -41,7 +40,7 @@ DataOption = Annotated[
         metavar="PATH|NAME...",
         help="Files (.txt .md .rst .html .warc .jsonl .ndjson .json .csv .tsv .parquet .arrow .zip "
         ".tar; text also as .gz .bz2 .xz .zst), folders, globs, - for standard input, python-docs, "
-        "or hub:NAME.",
+        "hub:NAME or, for training, an address such as s3://bucket/texts.",
     ),
 ]
 BudgetOption = Annotated[

@@ -69,7 +69,14 @@ DryRunOption = Annotated[
 
 def study(
     name: StudyArgument = None,
-    words: options.RecipeWords = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RECIPE|KEY.PATH=VALUE",
+            help="A recipe instead of the study's own base, and values that override it.",
+            autocompletion=lambda incomplete: options.beginning("recipes", incomplete),
+        ),
+    ] = None,
     corpus: options.CorpusOption = None,
     budget: options.BudgetOption = None,
     seeds: SeedsOption = 3,
@@ -83,7 +90,7 @@ def study(
     ray: RayOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Compare variants of a recipe, trained with equal budgets and several seeds.
+    """Compare variants of a recipe at equal budgets and several seeds.
 
     Without --budget, built-in studies give every run the same FLOPs. With a budget of time, all
     arms are timed before the first run, and each gets as many FLOPs as it can compute in that time.

@@ -85,7 +85,7 @@ def adapt(
     model: options.ModelArgument,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY.PATH=VALUE]...", help="Values, such as optim.lr=2e-4."),
+        typer.Argument(metavar="KEY.PATH=VALUE", help="Values, such as optim.lr=2e-4."),
     ] = None,
     data: options.DataOption = None,
     corpus: options.CorpusOption = None,
@@ -119,7 +119,7 @@ def adapt(
     out: RunOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Continue pretraining an existing encoder on your own text, and export it."""
+    """Continue pretraining an encoder on your text, and export it."""
     given = options.arguments(locals())
     from crammed.interface import training
 
@@ -137,7 +137,7 @@ def decide(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RECIPE] [KEY.PATH=VALUE]...",
+            metavar="RECIPE|KEY.PATH=VALUE",
             help="Recipe and overrides for the run from scratch; those of data, batch, compute and "
             "train.divergence also apply to adapting.",
         ),
@@ -160,7 +160,7 @@ def decide(
     dtype: options.DtypeOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
-    """Compare training from scratch, adapting an encoder, and using it unchanged, on your tasks."""
+    """Train from scratch, adapt an encoder, or neither? Ask your tasks."""
     given = options.arguments(locals())
     from crammed.interface import models
     from crammed.terminal.table import show

@@ -43,6 +43,12 @@ class BudgetConfig(Section):
     most_epochs: PositiveFloat | None = None
     """End the run after this many epochs, even if budget remains; null sets no limit."""
 
+    @model_validator(mode="after")
+    def _ends(self) -> BudgetConfig:
+        if "step" not in self.charge:
+            raise ValueError("charge needs `step`: without it, a budget of time never ends")
+        return self
+
 
 class MaskingConfig(Section):
     """Which positions are masked and predicted: the same number in every row, from the rate."""
@@ -252,7 +258,7 @@ class ComputeConfig(Section):
     kernels: Literal["auto", "compiler"] = "auto"
     """Differs on a CPU alone: there `auto` leaves out what no prediction needs, and has a faster
     loss in float32 updates that are not compiled; `compiler` computes as the first versions did. A
-    run that is resumed with `auto` keeps what it began with."""
+    run that is resumed without this key keeps what it began with."""
     recompute: Literal["auto", "on", "off"] = "auto"
     """Recompute activations in the backward pass; `auto` does so where memory is short."""
     microbatch_rows: Size | None = None

@@ -258,7 +258,7 @@ def _limits(final: TrainedModel, training: Training | None) -> list[str]:
     return [
         f"- It was trained only on {text}, and reproduces the errors and biases there.",
         "- It fills gaps and encodes texts; it does not write any. Its vectors are not trained to "
-        "tell texts apart: fine-tune it, or compare cosines with each other.",
+        "tell texts apart: fine-tune it, or use their cosines only to rank texts.",
         f"- Inputs should not exceed {final.trained_length} tokens (`truncation=True`), padded on "
         "the right, as the tokenizer does.",
         *_lost(final.tokenizer),
@@ -270,9 +270,11 @@ def _lost(tokenizer: Tokenizer) -> list[str]:
     if (normal := tokenizer.normalizer) is None:
         return []
     seen = normal.normalize_str("A\u00c9")
-    lost = ["capitals"] * (seen == seen.lower()) + ["accents"] * (seen[-1:] in "Ee")
+    lost = ["capitals"] * (seen == seen.lower())
     if not normal.normalize_str("\u6771"):
-        lost = ["capitals"] * (seen == seen.lower()) + ["characters outside ASCII"]
+        lost.append("characters outside ASCII")
+    elif seen[-1:] in "Ee":
+        lost.append("accents")
     return [f"- Its tokenizer drops {' and '.join(lost)}."] if lost else []
 
 
@@ -289,7 +291,7 @@ def figures(training: Training) -> list[str]:
         f"- {training.tokens:,} tokens in {counted(training.updates, 'update')}, "
         f"{format_seconds(training.charged_seconds)} charged, "
         f"{training.exaflop:.3g} exaFLOP, on {training.device}",
-        f"- energy that the device used meanwhile: {energy}",
+        f"- energy used by the device: {energy}",
         f"- held-out loss in nats per masked token: {heldout}",
     ]
     if training.outside_rules:

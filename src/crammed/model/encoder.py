@@ -150,6 +150,14 @@ class Encoder(nn.Module):
         x = self.drop(x)
         return x, tables, mask, values, x if self.config.residual_scalars else None
 
+    def unused(self) -> list[nn.Parameter]:
+        """The parameters that have no gradients, because they belong to layers beyond `depth`."""
+        unused = list(self.layers[self.depth :].parameters())
+        if self.config.value_embeddings:
+            used = any(layer.value_scale is not None for layer in self.layers[: self.depth])
+            unused += [] if used else self.values.parameters()
+        return unused
+
     def through_layers(
         self,
         x: Tensor,

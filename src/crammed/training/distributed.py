@@ -187,8 +187,9 @@ def compare_setups(config: RunConfig, corpus: Corpus, device: Device, group: Gro
     Raises:
         RanksDiffer: they were not.
     """
-    sections = config.model_dump(mode="json", exclude={"compute", "corpus", "description"})
-    values = {name: json.dumps(value, sort_keys=True) for name, value in sections.items()}
+    without = ("compute", "corpus", "description")
+    sections = {name: it for name, it in config.complete().items() if name not in without}
+    values = {name: json.dumps(it, sort_keys=True) for name, it in sections.items()}
     formats = f"{device.dtype} {device.fp8}"
     values |= {"corpus": corpus.sha256, "number format (compute.dtype, compute.fp8)": formats}
     group.compare(values, "give all processes the same command and the same corpus")
@@ -222,7 +223,10 @@ def compare_weights(step: TrainStep, group: Group | None) -> None:
         return
     if group.rank == 0:
         group.send(_COMPARE)
-    hint = "the checkpoints are from before; if the same command fails again, suspect the hardware"
+    hint = (
+        "the checkpoints were written before that; if the same command fails again, suspect the "
+        "hardware"
+    )
     group.compare({"its weights": _hash(step.parameters)}, hint)
 
 

@@ -141,10 +141,10 @@ def _say_resumed(loaded: Loaded, config: RunConfig, progress: Progress) -> None:
     share = lost_share(config, loaded.lost)
     if share > NOTABLE:
         begin = loaded.generation is None and share > 0.5
-        again = "; to begin again, choose another --out" if begin else ""
+        again = "; to start over, choose another --out" if begin else ""
         progress.line(
             f"pretraining  resumes after {counted(loaded.state.work.updates, 'update')}; "
-            f"{format_seconds(loaded.lost)} of its budget were lost when the process before it "
+            f"{format_seconds(loaded.lost)} of its budget were lost when the previous process "
             f"ended{again}"
         )
 

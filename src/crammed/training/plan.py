@@ -186,7 +186,7 @@ class Planner:
                 "budget.most_epochs allows: raise that limit or lower batch.rows"
             )
         seconds = self._ledger.seconds["lost"]
-        lost = f", {format_seconds(seconds)} of it lost earlier" if seconds else ""
+        lost = f", {format_seconds(seconds)} of it lost earlier," if seconds else ""
         return InputError(
             f"a budget of {budget}{lost} ends before {update} is done: raise the budget or "
             "lower batch.rows"

@@ -93,8 +93,8 @@ class Upkeep:
         self.keep(work)
         return Interrupted(
             f"stopped by {self._signals[0]} after {counted(work.updates, 'update')}; "
-            f"everything is saved in {self._session.run.path}, and the same command goes on from "
-            "there"
+            f"everything is saved in {self._session.run.path}, and the same command continues "
+            "from there"
         )
 
     def keep(self, work: Work) -> None:

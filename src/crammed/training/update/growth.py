@@ -60,9 +60,8 @@ class Growth:
             whole //= 2
 
     def used(self, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-        """Those of the parameters that are not of layers to come, which have no gradients."""
-        to_come = [encoder.layers[self.layers :] for encoder in self._encoders]
-        without = {parameter for layers in to_come for parameter in layers.parameters()}
+        """Those of the parameters that are in use; the others have no gradients."""
+        without = {parameter for encoder in self._encoders for parameter in encoder.unused()}
         return [parameter for parameter in parameters if parameter not in without]
 
     @torch.no_grad()

@@ -78,7 +78,8 @@ def refuse_too_large(config: RunConfig, vocab_size: int, kind: str) -> None:
     Raises:
         InputError: weights, gradients and moments need more than the device's whole memory.
     """
-    refuse_larger(config, vocab_size, memory_of(kind), f"this machine's {kind}")
+    what = "this machine" if kind == "cpu" else "this machine's GPU"
+    refuse_larger(config, vocab_size, memory_of(kind), what)
 
 
 def refuse_larger(config: RunConfig, vocab_size: int, most: int | None, what: str) -> None:

@@ -189,7 +189,7 @@ class TrainStep:
         """Forward and backward of a microbatch, uncompiled, to measure it; nothing is kept."""
         device, length = self.device.torch, self._config.data.row_length
         ids = torch.zeros((rows, length), dtype=torch.int64, device=device)
-        count = self.objective.predictions(self._config.masking.rate, length)
+        count = self.objective.predictions(max(self._config.mask_rates()), length)
         loss = self.objective.loss(ids, torch.arange(rows, device=device), count)
         torch.autograd.grad(loss, self.leaves.tensors, allow_unused=True)
 
