@@ -9,6 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from crammed.budget import Ledger, Work
+from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
 from crammed.keys import key
 from crammed.machine.device import Device
@@ -35,7 +36,7 @@ def test_it_is_the_change_of_the_gradient_along_random_signs(cpu: Device) -> Non
     step.gradients(rows, update_of(8, 4))  # no time to measure
     assert inner.curvature is None
     step.discard()
-    count = step.objective.predictions(0.25, 32)
+    count = predicted_positions(0.25, 32)
     with sdpa_kernel(SDPBackend.MATH):
         loss = step.objective.loss(rows, torch.arange(24, 32), count) / (8 * count)
         first = torch.autograd.grad(loss, step.parameters, create_graph=True)

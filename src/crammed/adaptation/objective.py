@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
-from crammed.data.masking import Beginnings, Masker, predicted_positions
+from crammed.data.masking import Beginnings, Masker
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.evaluation.backbones.huggingface import HuggingFaceMaskedLM
 from crammed.machine.device import Device
@@ -46,10 +46,6 @@ class MaskedTokensOfAnother:
     def recompute(self) -> None:
         """Let the model recompute its activations for the gradients."""
         self._model.model.gradient_checkpointing_enable({"use_reentrant": False})
-
-    def predictions(self, rate: float, length: int) -> int:
-        """The number of masked tokens in each row."""
-        return predicted_positions(rate, length)
 
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         """The summed loss of the masked tokens."""

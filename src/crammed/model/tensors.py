@@ -13,6 +13,12 @@ from torch import Tensor
 from crammed.errors import InputError
 from crammed.files.regular import ordinary
 
+UNREADABLE = (
+    *(InputError, OSError, ValueError, LookupError),
+    *(TypeError, AttributeError, RuntimeError),
+)
+"""What reading and checking a damaged file may raise."""
+
 
 class Damaged(InputError):
     """A model's files are damaged.
@@ -31,11 +37,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         return load_file(ordinary(file))
     except FileNotFoundError as error:
         raise Damaged(f"{file.name} is missing") from error
-    # Besides its own error, the library raises others for invalid numbers and types.
-    except (
-        *(InputError, SafetensorError, OSError),
-        *(ValueError, KeyError, TypeError, RuntimeError),
-    ) as error:
+    except (SafetensorError, *UNREADABLE) as error:
         raise Damaged(f"{file.name} is not a readable safetensors file") from error
 
 

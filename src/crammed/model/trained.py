@@ -23,7 +23,7 @@ from crammed.files.regular import read_text
 from crammed.files.writing import read_json, write_json, write_text
 from crammed.model.electra import lasting
 from crammed.model.encoder import MaskedLM
-from crammed.model.tensors import Damaged, misfit, read_tensors
+from crammed.model.tensors import UNREADABLE, Damaged, misfit, read_tensors
 
 SCHEMA = 2
 """Version of ``config.json``; from 2 on, the folder contains the hashes of its files."""
@@ -161,7 +161,7 @@ def _read(folder: Path) -> TrainedModel:
         sections = migrate({"model": values["model"]})
         vocab_size, row_length = int(values["vocab_size"]), int(values["row_length"])
         hashed = values["schema"] > 1
-    except (InputError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except UNREADABLE as error:
         raise Damaged(f"{file.name} does not describe a model") from error
     if hashed and not (folder / HASHES).exists():
         raise Damaged(f"{HASHES} is missing")

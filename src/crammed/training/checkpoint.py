@@ -25,7 +25,7 @@ from crammed.files.folders import new_folder
 from crammed.files.hashes import HASHES, damage, sha256, write_hashes
 from crammed.files.regular import read_text
 from crammed.files.writing import write_json
-from crammed.model.tensors import Damaged, all_finite, misfit, read_tensors
+from crammed.model.tensors import UNREADABLE, Damaged, all_finite, misfit, read_tensors
 from crammed.quantity import counted
 from crammed.runs.directory import RunDir
 from crammed.training.plan import Detour
@@ -257,10 +257,7 @@ def _read(generation: Path, step: TrainStep) -> tuple[TrainState, Tensors, dict[
         values = json.loads(read_text(generation / "state.json"))
         schema = values.pop("schema")
         state = TypeAdapter(TrainState).validate_python(values)
-    except (
-        *(InputError, OSError, LookupError, AttributeError),
-        *(TypeError, ValueError, RecursionError),
-    ) as error:
+    except UNREADABLE as error:
         raise Damaged("state.json does not describe a checkpoint") from error
     if schema > 1 and not (generation / HASHES).exists():
         raise Damaged(f"{HASHES} is missing")

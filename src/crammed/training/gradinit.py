@@ -123,7 +123,7 @@ def begin_with_scales(
     module = _Loss(step.objective.twice_differentiable(step.model))
     names, weights = zip(*module.named_parameters(), strict=True)
     device, size = weights[0].device, scaling.rows
-    count = step.objective.predictions(config.mask_rate_at(0.0), config.data.row_length)
+    count = predicted_positions(config.mask_rate_at(0.0), config.data.row_length)
 
     def loss(at: Sequence[Tensor], number: int) -> Tensor:
         places = np.arange(number * size, (number + 1) * size)

@@ -13,7 +13,7 @@ from torch import Tensor
 from crammed.config import RunConfig
 from crammed.config.losses import CrossEntropyConfig
 from crammed.data.borders import same_document
-from crammed.data.masking import Beginnings, MaskedRows, Masker, predicted_positions
+from crammed.data.masking import Beginnings, MaskedRows, Masker
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.kernels.linear_cross_entropy import linear_cross_entropy
 from crammed.machine.device import Device
@@ -36,9 +36,6 @@ class Objective(Protocol):
 
     def recompute(self) -> None:
         """Make the model recompute its activations for the gradients from now on."""
-
-    def predictions(self, rate: float, length: int) -> int:
-        """The number of predictions in each row of this length, at this mask rate."""
 
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         """The summed loss of a microbatch; may be compiled.
@@ -112,9 +109,6 @@ class MaskedTokens:
         made.leaves = Leaves(made.copy)
         made._in_place = False
         return made
-
-    def predictions(self, rate: float, length: int) -> int:
-        return predicted_positions(rate, length)
 
     def loss(self, rows: Tensor, numbers: Tensor, count: int) -> Tensor:
         return self._loss_of(self._mask(rows, numbers, count), self._attended(rows), numbers)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from crammed.config import RunConfig
+from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
 from crammed.keys import key
 from crammed.machine.caches import own_compiled_code
@@ -189,16 +190,14 @@ class TrainStep:
         """Forward and backward of a microbatch, uncompiled, to measure it; nothing is kept."""
         device, length = self.device.torch, self._config.data.row_length
         ids = torch.zeros((rows, length), dtype=torch.int64, device=device)
-        count = self.objective.predictions(max(self._config.mask_rates()), length)
+        count = predicted_positions(max(self._config.mask_rates()), length)
         loss = self.objective.loss(ids, torch.arange(rows, device=device), count)
         torch.autograd.grad(loss, self.leaves.tensors, allow_unused=True)
 
     def _compile_for(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
         """Run every shape of training once, so that no update has to wait for the compiler."""
         sizes = {size for rows in row_counts for size in self._microbatches(rows)}
-        shapes = {
-            (self.objective.predictions(r, n), n) for n in self._config.lengths() for r in rates
-        }
+        shapes = {(predicted_positions(r, n), n) for n in self._config.lengths() for r in rates}
         if len(sizes) * len(shapes) > MOST_SHAPES:
             raise InputError(
                 f"{len(shapes)} numbers of masks times {len(sizes)} sizes of microbatches are more "
@@ -285,7 +284,7 @@ class TrainStep:
             self.spread.begin()
         if any(self._config.model.dropouts()):
             torch.manual_seed(key(self._config.seed, f"dropout/{first}", update.number))
-        count = self.objective.predictions(update.mask_rate, rows.shape[1] // update.pieces)
+        count = predicted_positions(update.mask_rate, rows.shape[1] // update.pieces)
         predictions = count * update.pieces * update.rows
         begin = update.first_row + first
         numbers = torch.arange(begin, begin + len(rows), device=device)
