@@ -136,6 +136,35 @@ def test_several_labels_a_row(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ([-1], "label -1 means that the row has none, but this split needs labels"),
+        ("-1", "label '-1' means that the row has none, but this split needs labels"),
+        (["x", ""], "label '' means that the row has none"),
+        ([None], "label None means that the row has none"),
+        (None, "label None means that the row has none"),
+        (3, 'label 3 is not a list: write ["a", "b"], or [] for none'),
+    ],
+)
+def test_a_missing_label_among_several_is_no_class(tmp_path: Path, label: Any, words: str) -> None:
+    rows = [row("a", ["x"]), row("b", ["y"]), row("c", label)]
+    said = refusal(tmp_path, rows, kind="multi-label", metric="micro-f1")
+    assert f"train.jsonl, line 3: {words}" in said
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        (None, "label None means that the row has none, but this split needs labels"),
+        (3, 'label 3 is not a list: write ["a", "b"]'),
+    ],
+)
+def test_words_need_a_list_of_labels(tmp_path: Path, label: Any, words: str) -> None:
+    said = refusal(tmp_path, [row(["a"], label)], kind="tokens", metric="accuracy")
+    assert said.endswith(f"train.jsonl, line 1: {words}")
+
+
 PRINTED = ["['sport', 'politics']", "['sport' 'politics']", "['sport']", "[None, 1]", "[1 0]"]
 """Lists as pandas writes them into tables."""
 
@@ -213,6 +242,9 @@ def test_words_and_their_labels(tmp_path: Path) -> None:
     numbered = [{"words": ["a", "b", "c"], "label": [1, -100, 0]}]
     data = read(tmp_path, numbered, labels=["O", "B-X"], **fields)
     assert data.train.labels.tolist() == [1, -1, 0]
+    data = read(tmp_path, [*rows, {"words": ["a", "b"], "label": ["", "O"]}], **fields)
+    assert data.labels == ("B-PER", "I-PER", "O")
+    assert data.train.labels.tolist() == [0, 1, 2, 2, 2, -1, 2]
     for label in ("1.0 -100.0 0.0 -1.0", "1 -100 0 -1"):  # as tables hold them
         as_text = [{"words": "a b c d", "label": label}]
         data = read(tmp_path, as_text, kind="tokens", metric="accuracy", text="words")

@@ -13,7 +13,7 @@ from typing import Any
 
 UNLABELLED = (-1, "-1", None, "")
 """Labels of rows without a label, as in test splits."""
-UNTAGGED = (-1, -100, "-1", "-100", None)
+UNTAGGED = (-1, -100, "-1", "-100", None, "")
 """Tags of words that are ignored in training and scoring; tables hold them as text."""
 MOST_VALUE = 3.4e38  # regression labels are kept in 32 bits
 _LISTED = re.compile(r"""\[(\s*|['"\[].*|[-+\d.\s,eE]+|[^\[\]]*,[^\[\]]*)\]""", re.DOTALL)
@@ -133,8 +133,11 @@ def list_of(value: Any, separator: str | None, listed: re.Pattern[str] = _LISTED
         parts = [part for part in parts if part]
         of_words = parts[:1] == ["["]  # tags, of a sentence in brackets
         return parts if of_words or not listed.fullmatch(value.strip()) else _in_json(value)
+    if is_unlabelled(value):
+        raise _missing(value)
     if not isinstance(value, list):
-        raise ValueError(f"{value!r} is not a list")
+        none = ", or [] for none" * (separator is not None)
+        raise ValueError(f'label {value!r} is not a list: write ["a", "b"]{none}')
     return value
 
 

@@ -318,7 +318,7 @@ def _class_names(task: Task, train: FoundSplit) -> tuple[str, ...]:
         with _at(place):
             value = column(record, task.label[0])
             if task.kind == "multi-label":
-                labels = list_of(value, ",")
+                labels = [each for each in list_of(value, ",") if not is_unlabelled(each)]
             elif task.kind == "tokens":
                 labels = [tag for tag in list_of(value, None) if not is_untagged(tag)]
             else:
