@@ -37,7 +37,7 @@ from crammed.runs.listing import list_runs
 from crammed.terminal.progress import SILENT
 from crammed.training.update.planned import Update
 from support.adapting import FAMILIES, SMALL, adapt, save_family
-from support.models import save_model, save_tokenizer, untrained, word_pieces
+from support.models import change, save_model, save_tokenizer, untrained, word_pieces
 from support.text import tiny
 from support.training import interrupt_at
 
@@ -267,6 +267,14 @@ def test_going_on_with_a_run_of_ours_says_what_both_were_charged(
     said = r"type crammed adapt \S+/more, with --data, --budget and --out$"
     with pytest.raises(InputError, match=said):
         adapt(first / "export", text_file, run, budget="3updates")
+
+
+def test_a_model_that_was_tuned_keeps_its_own_length(tmp_path: Path, text_file: Path) -> None:
+    folder = save_model(tmp_path / "embedder", "bert")
+    change(folder / "tokenizer_config.json", {"model_max_length": 16})
+    change(folder / "embedding.json", {})
+    adapt(folder, text_file, tmp_path / "run", budget="1updates")  # rows of 32 tokens
+    assert BackboneSpec(str(tmp_path / "run")).load().max_length == 40
 
 
 def test_a_pooler_is_kept(run: Path) -> None:

@@ -24,10 +24,12 @@ from crammed.data.tokenization.tokenizer import Specials, load_tokenizer
 from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone, HuggingFaceMaskedLM
 from crammed.evaluation.backbones.huggingface_files import (
+    is_tuned,
     is_weights,
     loading,
     model_files,
     single_precision,
+    truncate_at,
 )
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.export.huggingface import (
@@ -249,6 +251,8 @@ class Original:
                     shutil.copyfile(file, folder / file.name)
             if self.new_words:
                 self._save_tokenizer(folder)
+            if is_tuned(self.folder):
+                truncate_at(self.backbone.max_length, folder)
             if self.ours:
                 write_custom_code(folder)
             # transformers 5 leaves out what it knows by other names, and 4 knows by these alone.

@@ -18,8 +18,8 @@ from crammed.data.tokenization.tokenizer import check_frame
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import SparseMaskedLM, check_length, digest
 from crammed.evaluation.backbones.huggingface_files import (
-    TUNED,
     check_tokenizer_files,
+    is_tuned,
     is_weights,
     loading,
     model_files,
@@ -268,12 +268,9 @@ class HuggingFaceBackbone:
         return model
 
     def _longest(self, base: nn.Module) -> int:
-        """The lowest limit that tokenizer, configuration or position table imposes.
-
-        The tokenizer of a model tuned here has the limit of its tuning, not that of the encoder.
-        """
+        """The lowest limit that tokenizer, configuration or position table imposes."""
         known = [getattr(self.config, "max_position_embeddings", None)]
-        if not any((self._folder / name).exists() for name in TUNED):
+        if not is_tuned(self._folder):
             known.append(self.tokenizer.model_max_length)
         for key, module in base.named_modules():
             if key.endswith("position_embeddings") and isinstance(module, nn.Embedding):

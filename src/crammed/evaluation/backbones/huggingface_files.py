@@ -181,6 +181,19 @@ def copy_all_but_weights(source: Path, folder: Path, length: int) -> None:
     for file in model_files(source):
         if not is_weights(file):
             shutil.copyfile(file, folder / file.name)
+    truncate_at(length, folder)
+
+
+def is_tuned(folder: Path) -> bool:
+    """Whether a folder is of `crammed finetune` or `crammed embed`.
+
+    Its tokenizer has the limit of that training, not that of the encoder.
+    """
+    return any((folder / name).exists() for name in TUNED)
+
+
+def truncate_at(length: int, folder: Path) -> None:
+    """Write at how many tokens the tokenizer in a folder truncates texts."""
     settings = folder / "tokenizer_config.json"
     known = json.loads(read_text(settings)) if settings.exists() else {}
     write_json(settings, {**known, "model_max_length": length})
