@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from threading import Barrier
 from time import sleep
@@ -21,7 +23,7 @@ from crammed.finetuned.folder import DESCRIPTION
 from crammed.machine.device import choose_device
 from crammed.tasks.task import Task
 from support.backbones import RECIPES
-from support.models import FAMILIES, save_model, untrained, word_pieces
+from support.models import FAMILIES, change, save_model, untrained, word_pieces
 from support.text import tiny
 
 TEXTS = ["the red fox", "my neighbour repairs seven lanterns under the bridge", "a"]
@@ -200,6 +202,35 @@ def test_a_model_that_was_named_from_another_folder_goes_on(
     np.testing.assert_array_equal(model.encode(TEXTS), there.encode(TEXTS))
     if name == "kept":
         assert model.predict(TEXTS) == there.predict(TEXTS)
+
+
+def test_a_name_on_the_hub_predicts_as_its_folder_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = fine_tuned(tmp_path)
+    change(kept / "tokenizer_config.json", {"model_max_length": 16})
+    monkeypatch.setattr("huggingface_hub.snapshot_download", hub_of(kept, tmp_path / "cached"))
+    there, named = crammed.load(kept, "cpu"), crammed.load("owner/kept", "cpu")
+    assert there.backbone.max_length == named.backbone.max_length == 40
+    assert there.backbone.sha256 == named.backbone.sha256
+    assert there.predict(TEXTS) == named.predict(TEXTS)
+    (kept / DESCRIPTION).unlink()
+    monkeypatch.setattr("huggingface_hub.snapshot_download", hub_of(kept, tmp_path / "encoder"))
+    with pytest.raises(InputError, match="owner/kept is not fine-tuned: make a model"):
+        crammed.load("owner/kept", "cpu").predict(TEXTS)
+
+
+def hub_of(folder: Path, cached: Path) -> Any:
+    """A hub that has the files of a folder, and copies to another those that are asked for."""
+
+    def download(_: str, *, allow_patterns: list[str]) -> str:
+        cached.mkdir(exist_ok=True)
+        for file in folder.iterdir():
+            if any(fnmatch(file.name, pattern) for pattern in allow_patterns):
+                shutil.copyfile(file, cached / file.name)
+        return str(cached)
+
+    return download
 
 
 def test_what_is_not_there(model_folders: dict[str, Path], tmp_path: Path) -> None:

@@ -189,11 +189,12 @@ class Model:
 
     @cached_property
     def _predictor(self) -> Predictor:
-        if not (self.path / DESCRIPTION).exists():
+        folder = self.path if self.path.exists() else self.spec.files()[1]  # of a name on the hub
+        if not (folder / DESCRIPTION).exists():
             raise InputError(f"{self.path} is not fine-tuned: make a model with crammed finetune")
         with _same_precision():
             return Predictor.load(
-                self.path, self.compute, trust_remote_code=self.spec.trust_remote_code
+                folder, self.compute, trust_remote_code=self.spec.trust_remote_code
             )
 
     def _text_of(self, token: int) -> str:

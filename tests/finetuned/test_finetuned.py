@@ -22,6 +22,7 @@ import crammed
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone
+from crammed.evaluation.backbones.huggingface_files import PAIR_LAYER
 from crammed.evaluation.evaluation import Request
 from crammed.evaluation.finetuning import jobs
 from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
@@ -31,13 +32,7 @@ from crammed.evaluation.suite import median_seed
 from crammed.export.card import Metadata, with_metadata
 from crammed.export.huggingface import export
 from crammed.files.writing import write_json
-from crammed.finetuned.folder import (
-    DESCRIPTION,
-    PAIR_LAYER,
-    Description,
-    read_description,
-    write_model,
-)
+from crammed.finetuned.folder import DESCRIPTION, Description, read_description, write_model
 from crammed.finetuned.keeping import keep
 from crammed.finetuned.prediction import Predictor
 from crammed.tasks.read import read_task

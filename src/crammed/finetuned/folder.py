@@ -13,7 +13,11 @@ from crammed.config import PositiveInt, Section
 from crammed.config.base import Later
 from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface import WRAPPED
-from crammed.evaluation.backbones.huggingface_files import copy_all_but_weights, single_precision
+from crammed.evaluation.backbones.huggingface_files import (
+    PAIR_LAYER,
+    copy_all_but_weights,
+    single_precision,
+)
 from crammed.evaluation.finetuning.task import LabelScale
 from crammed.files.regular import read_text
 from crammed.files.writing import write_json
@@ -21,8 +25,6 @@ from crammed.model.trained import save_weights
 from crammed.tasks.task import Labels, Task
 
 DESCRIPTION, WEIGHTS = "task.json", "model.safetensors"
-PAIR_LAYER = "pairs.safetensors"
-"""Of a model that reads two texts apart, the layer that compares them; `WEIGHTS` is its encoder."""
 _OF_ONE_NUMBER = ("regression", "choice")
 """Kinds of tasks whose models have one output, which stands for no class."""
 _PROBLEMS = {

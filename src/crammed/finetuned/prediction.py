@@ -17,13 +17,14 @@ from torch import nn
 from crammed.config import ComputeConfig
 from crammed.errors import InputError
 from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone, inner
+from crammed.evaluation.backbones.huggingface_files import PAIR_LAYER
 from crammed.evaluation.finetuning.batches import EncodedSplit
 from crammed.evaluation.finetuning.engine import Numerics, predict
 from crammed.evaluation.finetuning.task import tokenized
 from crammed.evaluation.finetuning.vectors import PairClassifier
 from crammed.evaluation.scores.predictions import Outputs, probabilities
 from crammed.extras import import_extra
-from crammed.finetuned.folder import DESCRIPTION, PAIR_LAYER, Description, read_description
+from crammed.finetuned.folder import DESCRIPTION, Description, read_description
 from crammed.formats.records import Record
 from crammed.machine.device import choose_device
 from crammed.quantity import counted

@@ -19,6 +19,8 @@ from crammed.terminal.quiet import quiet_transformers
 
 TUNED = ("task.json", "embedding.json")
 """One of these is in every folder of `crammed finetune` and `crammed embed`."""
+PAIR_LAYER = "pairs.safetensors"
+"""Of a fine-tuned model that reads two texts apart, the layer that compares them."""
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _TOKENIZER = ("tokenizer*", "vocab*", "merges.txt", "*.model")
 _MOST_LAYERS, _MOST_LABELS, _MOST = 10_000, 100_000, 2**31
@@ -49,7 +51,7 @@ def find(spec: str) -> tuple[str, Path]:
         return path.resolve().name, path
     from huggingface_hub import snapshot_download
 
-    others = (*_REST, *_OF_VECTORS)
+    others = (*_REST, *_OF_VECTORS, *TUNED, PAIR_LAYER)
     try:
         with quiet_transformers():
             folder = Path(snapshot_download(spec, allow_patterns=[_WEIGHTS[0], *others]))
