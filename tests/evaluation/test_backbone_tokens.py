@@ -54,6 +54,7 @@ def test_a_run_reads_letters_and_marks_as_its_text_had_them(
     assert (run.plain_ids(other) == run.plain_ids(text)) == composed
     one, same = (run.tokenize([(each,)], 32, words=False).ids.tolist() for each in (other, text))
     assert (one == same) == composed
+    assert (run.composes(other), run.composes(text)) == (composed, False)
 
 
 @pytest.mark.parametrize("length", [8, 13, 40])

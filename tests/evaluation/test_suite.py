@@ -20,6 +20,7 @@ from crammed.config import ComputeConfig
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError, TaskFailed
 from crammed.evaluation import suite
+from crammed.evaluation.backbones.run_directory import RunBackbone
 from crammed.evaluation.comparison import compare_models
 from crammed.evaluation.evaluation import evaluate
 from crammed.evaluation.folder import outputs_file, read_outputs
@@ -100,6 +101,11 @@ def test_a_linear_model_stands_beside_each_score(
         assert "linear" not in tasks_of(evaluate(shared, SILENT))["cola"]
         kept = tasks_of(evaluate(ask(seeds=1, twins=tmp_path / "twins"), SILENT))["cola"]
         assert kept["linear"] == scored["linear"]
+    with monkeypatch.context() as patch:  # an earlier version made other features
+        patch.setattr("crammed.evaluation.prepared.FEATURES", "words")
+        patch.setattr(suite, "linear_scores", lambda *_: {"cola": 1.0})
+        changed = tasks_of(evaluate(ask(seeds=1, untrained=False), SILENT))["cola"]
+        assert changed["linear"] == 1.0
     monkeypatch.setitem(sys.modules, "sklearn", None)
     shutil.rmtree(tmp_path / "cola")
     write_task(tmp_path, "cola", rows=48)
@@ -430,6 +436,19 @@ def test_a_model_is_fine_tuned_again_if_an_earlier_version_left_it_another_dropo
     monkeypatch.setattr(suite, "DROPOUT", "its own")  # as an earlier version did
     evaluate(asked, SILENT)
     assert file.stat().st_mtime_ns > first
+
+
+def test_a_task_is_done_again_if_an_earlier_version_read_a_text_in_another_form(
+    tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_task(tmp_path, "cola", rows=40)
+    asked, times = ask(protocol="knn-probe", untrained=False), []
+    for composes in (False, False, True):
+        monkeypatch.setattr(RunBackbone, "composes", lambda *_, found=composes: found)
+        evaluate(asked, SILENT)
+        file = outputs_file(tmp_path / "scores", "glue", "cola", 0, trained=True)
+        times.append(file.stat().st_mtime_ns)
+    assert times[0] == times[1] < times[2]
 
 
 def test_two_models_are_compared_pair_by_pair(tmp_path: Path, ask: Ask, corpus: Corpus) -> None:

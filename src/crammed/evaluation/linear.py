@@ -35,6 +35,8 @@ _FEWEST = 100
 _STRENGTHS = (1.0, 10.0, 100.0)
 _LOOKED_AT = 200
 """Texts that decide whether words are apart."""
+FEATURES = "characters of very long words"
+"""How features are made: scores of an earlier version, which made them otherwise, do not count."""
 
 
 def linear_scores(task: Task, data: TaskData) -> dict[str, float]:

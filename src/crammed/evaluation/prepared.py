@@ -15,6 +15,7 @@ import numpy as np
 from crammed.evaluation.finetuning.arrays import save_arrays
 from crammed.evaluation.finetuning.jobs import FinetuneJob
 from crammed.evaluation.finetuning.task import FinetuneTask
+from crammed.evaluation.linear import FEATURES
 from crammed.evaluation.scores.score import positive_of
 from crammed.evaluation.scores.table import left_out
 from crammed.files.hashes import json_hash
@@ -60,7 +61,7 @@ class PreparedTask:
     def linear_key(self) -> str:
         """Digest of what the linear model's score depends on."""
         positive = self.task.positive
-        return self.key if positive is None else json_hash([self.key, positive])
+        return json_hash([self.key, FEATURES, *([] if positive is None else [positive])])
 
     def unfinished(self) -> list[FinetuneJob]:
         """The jobs that have to run; with folds, those on parts in place of those on all rows."""

@@ -33,6 +33,8 @@ from crammed.terminal.progress import Progress
 Scores = dict[str, Any]
 DROPOUT = "the protocol's"
 """Whose dropout models are fine-tuned with: see `COMPARED`."""
+COMPOSED = "in Unicode's form C"
+"""How texts are read that earlier versions read in another form."""
 
 
 @dataclass(frozen=True)
@@ -197,17 +199,20 @@ class SuiteEvaluator:
             scale=scale,
         )
         about = {"sha256": data.sha256, "task": _settings(task), "labels": list(data.labels)}
-        key = json_hash([about, self.max_length, *self._differently(apart, scale)])
+        key = json_hash([about, self.max_length, *self._differently(data, apart, scale)])
         jobs, cut = self._jobs(suite, shared, key), dict(writer.cut)
         return PreparedTask(task, data, about, key, jobs, cut, [*self._folds(data, shared, writer)])
 
-    def _differently(self, apart: bool, scale: LabelScale) -> list[str]:
+    def _differently(self, data: TaskData, apart: bool, scale: LabelScale) -> list[str]:
         """What is fine-tuned otherwise than by earlier versions, whose outputs do not count."""
+        splits = (data.train, *data.scored.values())
+        texts = (text for rows in splits for texts in rows.texts for text in texts)
+        composed = [COMPOSED] * any(map(self.backbone.composes, texts))
         if self.protocol.probe is not None:
-            return []
+            return composed
         own = set(self.backbone.dropouts().values())
         dropout = [DROPOUT] * (not own <= {self.protocol.dropout})
-        return [COMPARED] * apart + dropout + [SCALED] * bool(scale)
+        return [COMPARED] * apart + dropout + [SCALED] * bool(scale) + composed
 
     def _folds(self, data: TaskData, whole: FinetuneTask, writer: SplitWriter) -> Iterator[Fold]:
         for number, part in enumerate(parts_of(data), 1):

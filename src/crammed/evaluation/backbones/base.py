@@ -67,6 +67,10 @@ class Backbone(Protocol):
         """The dropouts, by name, that fine-tuning replaces with the protocol's."""
         ...
 
+    def composes(self, text: str) -> bool:
+        """Whether a text has other tokens than in the Unicode form that it is in."""
+        ...
+
     def plain_ids(self, text: str) -> Sequence[int]:
         """Token ids of a text of any length, without special tokens."""
         ...

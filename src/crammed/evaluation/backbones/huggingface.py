@@ -106,6 +106,9 @@ class HuggingFaceBackbone:
             unknown = self.tokenizer.unk_token
             return by_library(self._library, texts, max_length, unknown=unknown, **about)
 
+    def composes(self, text: str) -> bool:
+        return False
+
     def plain_ids(self, text: str) -> Sequence[int]:
         with loading(self.name, "tokenizer"):
             if self._library is None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unicodedata import is_normalized
 
 import torch
 from tokenizers import Tokenizer, normalizers
@@ -70,6 +71,12 @@ class RunBackbone:
 
     def dropouts(self) -> dict[str, float]:
         return {}  # evaluation has always given runs the protocol's
+
+    def composes(self, text: str) -> bool:
+        if is_normalized("NFC", text):
+            return False
+        as_it_is = self._final.tokenizer.encode(text, add_special_tokens=False).ids
+        return self.plain_ids(text) != as_it_is
 
     def plain_ids(self, text: str) -> Sequence[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
