@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -432,8 +433,13 @@ def test_activations_are_recomputed_only_where_the_model_can(
 def test_a_corpus_of_another_tokenizer_is_refused(
     originals: dict[str, Path], corpus: Corpus
 ) -> None:
-    with pytest.raises(InputError, match=r"another tokenizer than that of bert: name the text"):
-        Original.find(str(originals["bert"])).check_corpus(corpus)
+    original, said = Original.find(str(originals["bert"])), "another tokenizer than that of bert"
+    file = re.escape(str(originals["bert"]))
+    advice = f"name the text with --data, or prepare it with tokenizer.file={file}$"
+    with pytest.raises(InputError, match=f"{said}: {advice}"):
+        original.check_corpus(corpus)
+    with pytest.raises(InputError, match=f"{said} with its new words: name the text with --data$"):
+        original.with_words(("tokamak",)).check_corpus(corpus)
 
 
 def test_a_run_of_another_model_is_not_continued(

@@ -214,9 +214,11 @@ class Original:
             theirs.get_vocab() != own.get_vocab()
             or theirs.encode(sample).ids != own.encode(sample).ids
         ):
+            mend = f": name the text with --data, or prepare it with tokenizer.file={self.folder}"
+            if self.new_words:
+                mend = " with its new words: name the text with --data"
             raise InputError(
-                f"{corpus.path} was prepared with another tokenizer than that of {self.name}: "
-                f"name the text with --data, or prepare it with tokenizer.file={self.folder}"
+                f"{corpus.path} was prepared with another tokenizer than that of {self.name}{mend}"
             )
         if corpus.row_length > self.backbone.max_length:
             raise InputError(
