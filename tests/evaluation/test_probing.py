@@ -168,8 +168,8 @@ def test_what_a_probe_cannot_do_is_refused(tmp_path: Path, ask: Ask) -> None:
         write_rows(tmp_path / task / "train.jsonl", [row])
     asked = ask(suite=str(tmp_path / "mine.yaml"), protocol="linear-probe", seeds=None)
     for tasks, said in (
-        (None, "task tags: a probe does not take kind tokens: name --tasks boats"),
-        (("ends",), "task ends: a probe does not take kind choice: name another --protocol"),
+        (None, "task tags: a probe does not take kind tokens: add --tasks boats"),
+        (("ends",), "task ends: a probe does not take kind choice: name another --protocol, or"),
     ):
         with pytest.raises(InputError, match=said):
             evaluate(replace(asked, tasks=tasks), SILENT)

@@ -388,8 +388,8 @@ def test_faults_of_ones_own_task_are_found_before_anything_is_made(
     assert [line.strip().partition(":")[0] for line in lines] == [
         *("task short", "task column", "task label")
     ]
-    assert all(line.endswith(mend) for line in lines)
-    assert "4 training rows are fewer than one batch of 8: add rows, or name a" in lines[0]
+    assert [line.endswith(mend) for line in lines] == [False, True, True]
+    assert "4 training rows are fewer than one batch of 8: add rows, or set a" in lines[0]
     assert "no column 'txt' (it has: text, label); did you mean text?" in lines[1]
     assert "validation.jsonl, line 3: label 7 is not one of 0, 1" in lines[2]
     with pytest.raises(InputError, match=r"^task label: \S+, line 3: label 7 is not one of 0, 1"):

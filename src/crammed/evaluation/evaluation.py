@@ -100,7 +100,8 @@ def evaluate(request: Request, progress: Progress) -> dict[str, Any]:
     data = folder_of(request.data)
     file = None if request.suite in suite_names() else request.suite
     tasks = suite.select(request.tasks or all_tasks(suite, data, None if file else progress.line))
-    refuse_unprobed(tasks, protocol)
+    if file is None:
+        refuse_unprobed(tasks, protocol)
     test = request.submission is not None
     read = read_tasks(suite, tasks, data, protocol, file, test=test) if file else {}
     numerics, shared = Numerics.on(device), request.twins
@@ -161,17 +162,19 @@ def read_tasks(
                 read_pairs_of(task, data, suite)
                 continue
             found = read_task(task, data, suite, test=test)
-            rows = min([len(found.train), *(len(part.train) for part in parts_of(found))])
-            if protocol.probe is None and rows < protocol.batch:
-                raise InputError(
-                    f"{rows} training rows are fewer than one batch of {protocol.batch}: add "
-                    "rows, or name a protocol with a smaller batch"
-                )
-            read[task.name] = found
         except InputError as error:
             fault = str(error).removeprefix(f"task {task.name}: ")
             mend = "change the data" + (f", or {file}" if file is not None else "")
             faults.append(f"task {task.name}: {fault}; {mend}")
+            continue
+        rows = min([len(found.train), *(len(part.train) for part in parts_of(found))])
+        if protocol.probe is None and rows < protocol.batch:
+            faults.append(
+                f"task {task.name}: {rows} training rows are fewer than one batch of "
+                f"{protocol.batch}: add rows, or set a smaller batch (--protocol FILE.yaml, or "
+                "finetune.batch in a run)"
+            )
+        read[task.name] = found
     if faults:
         raise InputError(*(f"{len(faults)} faults:", *faults)[len(faults) < 2 :])
     return read

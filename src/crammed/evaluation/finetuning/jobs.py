@@ -303,7 +303,8 @@ def _model(backbone: Backbone, job: FinetuneJob, protocol: Protocol) -> nn.Modul
         )
     if backbone.width is None:
         raise InputError(
-            f"{backbone.name} does not say how wide it is: name a --protocol with pairs: joint"
+            f"{backbone.name} does not say how wide it is: set pairs: joint (--protocol FILE.yaml, "
+            "or finetune.pairs=joint in a run)"
         )
     encoder = backbone.encoder_ends_to_tune(job.seed, trained=job.trained, dropout=dropout)
     return PairClassifier(encoder, backbone.width, task.outputs, dropout, job.seed)

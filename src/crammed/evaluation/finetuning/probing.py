@@ -41,10 +41,10 @@ def refuse_unprobed(tasks: Sequence[Task], protocol: Protocol) -> None:
     fit = [task.name for task in tasks if task.kind not in ("tokens", "choice")]
     for task in tasks:
         if task.name not in fit:
-            instead = f"--tasks {','.join(fit)}" if fit else "another --protocol"
-            raise InputError(
-                f"task {task.name}: a probe does not take kind {task.kind}: name {instead}"
-            )
+            mend = f"add --tasks {','.join(fit)}"
+            if not fit:
+                mend = "name another --protocol, or leave out finetune.probe in a run"
+            raise InputError(f"task {task.name}: a probe does not take kind {task.kind}: {mend}")
 
 
 def probe(
