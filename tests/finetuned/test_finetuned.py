@@ -32,6 +32,7 @@ from crammed.evaluation.suite import median_seed
 from crammed.export.card import Metadata, with_metadata
 from crammed.export.huggingface import export
 from crammed.files.writing import write_json
+from crammed.finetuned.card import describe
 from crammed.finetuned.folder import DESCRIPTION, Description, read_description, write_model
 from crammed.finetuned.keeping import keep
 from crammed.finetuned.prediction import Predictor
@@ -296,11 +297,28 @@ def test_a_model_is_kept_of_all_rows_where_parts_of_them_are_scored(
     judged = read_outputs(data.parent / "scores", "classification", "mine", 0)["mine"]
     assert sum(each["rows"] for each in done["classes"]) == len(judged) == 48
     page = (data.parent / "kept" / "README.md").read_text()
-    assert "were trained on all rows; the score is of 2-fold cross-validation." in page
+    said = "The kept model was trained on all rows; the score comes from 2-fold cross-validation."
+    assert said in page
 
 
-def test_the_median_of_an_even_number() -> None:
-    assert median_seed({"seeds": [70.0, 50.0, 60.0, 80.0]}) == 2
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        ([70.0, 50.0, 60.0, 80.0], "seed 3, whose score is the lower of the middle two. Inputs"),
+        ([70.0, 50.0, 60.0], "seed 3, whose score is the median. Inputs"),
+    ],
+)
+def test_the_page_says_which_seed_is_kept(seeds: list[float], said: str) -> None:
+    score: dict[str, Any] = {"metric": "accuracy", "seeds": seeds, "median": 65.0}
+    described = Description(
+        task=Task.model_validate({"name": "a", "text": "text", "metric": "accuracy"}),
+        max_length=16,
+        encoder="e",
+        seed=median_seed(score),
+        scores={"a": score},
+    )
+    nothing = Mock(**{"classes.return_value": [], "mistakes.return_value": []})
+    assert said in describe(described, nothing, Metadata(), trust=False)
 
 
 def test_the_page_counts_what_the_model_says(data: Path, encoders: dict[str, Path]) -> None:

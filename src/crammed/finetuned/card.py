@@ -15,7 +15,7 @@ _APART = (
     "It encodes the two texts separately and compares them. `transformers` has no class for this "
     "and loads only the encoder, so use this command to predict."
 )
-_FOLDED = " They were trained on all rows; the score is of {}-fold cross-validation."
+_FOLDED = " The kept model was trained on all rows; the score comes from {}-fold cross-validation."
 _SCALED = (
     "The model computes standardized values: multiply its output by {0.deviation:.6g} and add "
     "{0.mean:.6g}, as this command does."
@@ -33,6 +33,8 @@ def describe(description: Description, judged: Judged, metadata: Metadata, *, tr
     pipeline = _PIPELINES.get(task.kind, "text-classification")
     hub = [] if description.apart else ["library_name: transformers", f"pipeline_tag: {pipeline}"]
     folds = _FOLDED.format(task.folds) if task.folds else ""
+    odd = any(len(score.get("seeds", ())) % 2 for score in description.scores.values())
+    middle = "the median" if odd else "the lower of the middle two"
     lines = [
         "---",
         *hub,
@@ -45,7 +47,7 @@ def describe(description: Description, judged: Judged, metadata: Metadata, *, tr
         *[_score_line(name, score) for name, score in description.scores.items()],
         *[f"- {note}" for note in notes(description.scores)],
         "",
-        f"The weights are those of seed {description.seed + 1}, whose score is the median. Inputs "
+        f"The weights are those of seed {description.seed + 1}, whose score is {middle}. Inputs "
         f"are truncated at {description.max_length} tokens.{folds}",
         *([_APART] if description.apart else []),
         *([_SCALED.format(scale)] if (scale := description.scale) else []),
