@@ -58,13 +58,16 @@ def test_a_share_follows_a_colon(words: str, expected: tuple[str, float]) -> Non
 def test_as_much_is_replayed_as_is_taken_of_the_own_text(
     tmp_path: Path, source: dict[str, float], size: int
 ) -> None:
-    """Not as much as its files hold, and records that are skipped do not count."""
+    """Not as much as its files hold, which are read once; skipped records do not count."""
     file = write_jsonl(tmp_path / "own.jsonl", ["x" * 100] * 4)
     with file.open("a") as damaged:
         damaged.write("no record")
     own = {"sources": [{"path": str(file), **source}], "unreadable": "skip"}
-    mixed = Replay("old.jsonl", 0.5).beside(DataConfig.model_validate(own))
+    replay, data = Replay("old.jsonl", 0.5), DataConfig.model_validate(own)
+    mixed = replay.beside(data)
     assert mixed[-1] == {"path": "old.jsonl", "max_characters": size}
+    file.unlink()
+    assert replay.beside(data) == mixed
 
 
 def test_replayed_text_has_its_share_and_its_own_losses(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class Replay:
 
     path: str
     share: float
+    _sizes: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def parse(cls, words: str) -> Replay:
@@ -64,13 +65,9 @@ class Replay:
                     f"--replay measures the text first, and {source.path} is not on this machine: "
                     "copy it into a file, and name that with --data"
                 )
-        faults = Faults(data.unreadable == "skip")
-        size = 0.0
-        for opened in open_sources(data):
-            lengths = (len(text) for part in opened.parts for text in part.documents(faults))
-            found = sum(lengths)
-            size += opened.weight * min(found, opened.max_characters or found)
-        most = max(1, round(size * self.share / (1.0 - self.share)))
+        if (asked := data.model_dump_json()) not in self._sizes:  # commands may ask twice
+            self._sizes[asked] = _size(data)
+        most = max(1, round(self._sizes[asked] * self.share / (1.0 - self.share)))
         return [*_own(data), {"path": self.path, "max_characters": most}]
 
 
@@ -99,6 +96,17 @@ class TaskTexts:
     def beside(self, data: DataConfig) -> list[dict[str, Any]]:
         """The sources of `data`, and these texts."""
         return [*_own(data), {"path": self.data, "suite": self.suite}]
+
+
+def _size(data: DataConfig) -> float:
+    """The characters of the sources of `data`, times their weights."""
+    faults = Faults(data.unreadable == "skip")
+    size = 0.0
+    for opened in open_sources(data):
+        lengths = (len(text) for part in opened.parts for text in part.documents(faults))
+        found = sum(lengths)
+        size += opened.weight * min(found, opened.max_characters or found)
+    return size
 
 
 def _own(data: DataConfig) -> list[dict[str, Any]]:
