@@ -89,7 +89,10 @@ def scores(
         both = unit(list(chain.from_iterable(pairs.texts))).reshape(len(pairs.texts), 2, -1)
         cosines = (both[:, 0] * both[:, 1]).sum(-1)
         if min(np.ptp(cosines), np.ptp(pairs.labels)) == 0.0:
-            raise InputError("--pairs: all pairs are alike, or rated alike, so there is no score")
+            raise InputError(
+                "--pairs: all cosines or all ratings are the same, so there is no correlation: "
+                "name a file with different pairs and ratings"
+            )
         values["spearman"] = measure("spearman", cosines[:, None], pairs, ())
     return values
 
