@@ -41,16 +41,15 @@ def scores_of(
 
     A task of pairs whose sentences the model cannot score has ``failed`` in place of a score.
     """
-    tuned = [task.name for task in tasks if task.kind != PAIRS]
-    scores = evaluator.evaluate(suite, tuned, data, read) if tuned else None
-    pairs = [task for task in tasks if task.kind == PAIRS]
-    if not pairs and scores is not None:
-        return scores
     folder, backbone, device = evaluator.folder, evaluator.backbone, evaluator.numerics.device
+    tuned = [task.name for task in tasks if task.kind != PAIRS]
+    scores = evaluator.evaluate(suite, tuned, data, read) if tuned else folder.scores(suite.name)
+    pairs = [task for task in tasks if task.kind == PAIRS]
+    if not pairs:
+        return scores
     models = {"": cache(partial(backbone.masked_lm, device))}  # loaded once, and only if needed
     if evaluator.untrained:
         models[", untrained"] = cache(partial(backbone.untrained_masked_lm, device))
-    scores = folder.scores(suite.name)
     for task in pairs:
         found = read_pairs_of(task, data, suite)
         for name in task.numbers:
