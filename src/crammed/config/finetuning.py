@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -94,6 +95,11 @@ class Protocol(Section):
         every = set(Protocol.model_fields) - {"seeds", "lr_width", "lr_power"}
         kept = every if self.probe is None else {"probe", "max_length"}
         return self.model_dump(mode="json", include=kept)
+
+    @staticmethod
+    def in_full(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Hyperparameters with what earlier versions lacked, which is left out at its default."""
+        return {"pairs": Protocol.model_fields["pairs"].default, **hyperparameters}
 
 
 class FinetuneConfig(Protocol):

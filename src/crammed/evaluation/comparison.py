@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
+from crammed.config import Protocol
 from crammed.errors import InputError
 from crammed.evaluation.folder import read_gold, read_outputs, read_scores
 from crammed.evaluation.scores.compare import Difference, compare, paired_difference, untested
@@ -115,11 +116,11 @@ def differences(suite: Suite, a: Path, b: Path) -> list[dict[str, Any]]:
 
 
 def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, str]:
-    """Where two protocols differ, in words by name; a later option may be left out at its default.
+    """Where two protocols differ, in words by name.
 
     Texts that are alone are read alike whatever ``pairs`` is.
     """
-    a, b = ({"pairs": "joint", **protocol} for protocol in (a, b))
+    a, b = map(Protocol.in_full, (a, b))
     return {
         name: f"{name} is {a.get(name)} for A, {b.get(name)} for B"
         for name in dict.fromkeys((*a, *b))

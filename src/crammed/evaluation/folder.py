@@ -243,8 +243,7 @@ def _other(found: dict[str, Any], model: dict[str, Any], settings: dict[str, Any
     """What other model or protocol the scores in a folder are of, in words."""
     if found["model"]["sha256"] != model["sha256"]:
         return f"of another model, {found['model']['name']}"
-    # Settings that earlier versions lacked are written only if they are not the default.
-    there, here = ({"pairs": "joint", **each} for each in (found["protocol"], settings))
+    there, here = map(Protocol.in_full, (found["protocol"], settings))
     changes = [
         f"{name} {there.get(name)} there, {value} here"
         for name, value in here.items()

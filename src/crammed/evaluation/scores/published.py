@@ -14,8 +14,7 @@ from crammed.config import Protocol
 
 Json = dict[str, Any]
 
-_PAIRS = {"pairs": Protocol().pairs}  # left out of hyperparameters at its default
-_PAPERS = {**Protocol().hyperparameters(), **_PAIRS}  # the defaults are the paper's
+_PAPERS = Protocol.in_full(Protocol().hyperparameters())  # the defaults are the paper's
 _SEEDS = Protocol().seeds
 
 
@@ -43,7 +42,7 @@ def published_beside(
     Returns:
         ``{"columns": [...], "rows": [{"name", "source", "values"}]}``.
     """
-    own = {**_PAIRS, **protocol}
+    own = Protocol.in_full(protocol)
     if suite != "glue" or any(own.get(name) != value for name, value in _PAPERS.items()):
         return None
     models = published()["glue"]
