@@ -275,7 +275,7 @@ def test_scores_of_a_task_that_was_defined_otherwise_are_not_compared(
     _keep_labels(one, ROWS.labels, task=task)
     _keep_labels(other, ROWS.labels, task={**task, **changed})
     (entry,) = compare_models(one, other, suite).entries
-    assert entry == {"name": "a", "why": "defined otherwise: evaluate both again"}
+    assert entry == {"name": "a", "why": "defined differently: evaluate both again"}
     same = {"rows": {"train": 9}, "scored": {"a": {"split": "validation", "folder": None}}}
     _keep_labels(other, ROWS.labels, task={**task, **same})
     (entry,) = compare_models(one, other, suite).entries

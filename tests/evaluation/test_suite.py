@@ -249,7 +249,7 @@ def test_scores_of_another_suite_of_the_same_name_do_not_enter_its_means(
     after = {"topics": {**one, "label": "b"}, "pairs": one, "other": one}
     assert scored(["other"], **after) == (["other"], [])
     assert (
-        "note  left out earlier scores of tasks that suite mine now lacks or defines otherwise: "
+        "note  left out earlier scores of tasks that suite mine now lacks or defines differently: "
         "topics, pairs, gone\n"
     ) in said.getvalue()
     again = {"topics": {**one, "most_rows": 9}, "other": {**one, "folds": 2}}

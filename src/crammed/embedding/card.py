@@ -30,7 +30,7 @@ def score_table(result: dict[str, Any]) -> Table:
         for name, shown in (("recall@1", "recall@1"), ("mrr", "MRR")):
             row = f"next passage among {after['retrieval']['among']:,}, {shown}"
             rows.append((row, [f"{one['retrieval'][name]:.1f}" for one in each]))
-        rows.append(("cosines of unrelated", [_span(one["unrelated"]) for one in each]))
+        rows.append(("cosines of unrelated texts", [_span(one["unrelated"]) for one in each]))
     if after["spearman"] is not None:
         cells = [NONE if one["spearman"] is None else f"{one['spearman']:.1f}" for one in each]
         rows.append(("rated pairs, Spearman", cells))
@@ -61,7 +61,7 @@ def card(result: dict[str, Any], metadata: Metadata, *, trust: bool) -> str:
         trust: whether the model comes with code that has to be allowed.
     """
     columns, rows = score_table(result)
-    lines = [["in percent but for cosines", *columns], ["---"] * (1 + len(columns))]
+    lines = [["in percent, except cosines", *columns], ["---"] * (1 + len(columns))]
     lines += [[name, *cells] for name, cells in rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines) if rows else "It was not scored."
     units = "texts" if result["partners"] == "denoise" else "pairs"

@@ -1,4 +1,4 @@
-"""The contrastive loss, and the loop: a text's vector shall be nearest to that of its partner.
+"""The contrastive loss, and the loop: a text's vector should be nearest to that of its partner.
 
 The partner is the next passage of the same document or, as in SimCSE (arXiv 2104.08821), the same
 passage with other dropout. The other texts of the batch are what it must be told from. The loop

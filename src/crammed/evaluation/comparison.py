@@ -166,7 +166,7 @@ def _difference(
     if not same or described["labels"] != other_described["labels"]:
         return "different labels: evaluate both again"
     if _definition(described, name) != _definition(other_described, name):
-        return "defined otherwise: evaluate both again"
+        return "defined differently: evaluate both again"
     a, b = (
         [
             read_outputs(folder, suite.name, task.name, seed, gold.get("key"))[name]

@@ -265,7 +265,7 @@ class SuiteEvaluator:
         if gone := [name for name in scores["tasks"] if name not in kept]:
             self.progress.line(
                 f"note  left out earlier scores of tasks that suite {suite.name} now lacks or "
-                f"defines otherwise: {', '.join(gone)}"
+                f"defines differently: {', '.join(gone)}"
             )
         return self.folder.save_tasks(suite, {**scores, "tasks": kept})
 

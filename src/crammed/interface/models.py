@@ -60,7 +60,8 @@ def evaluate(
     Args:
         model: a run, a Hugging Face folder, or a name on the hub.
         suite: a built-in suite, a .yaml file of tasks, ``blimp`` or ``heldout``.
-        data: folder of tasks, or ``hub``; for ``blimp`` and ``heldout`` a file.
+        data: folder of tasks, or ``hub``; for ``blimp`` a file or folder of pairs, for ``heldout``
+            a file.
         tasks: names of tasks; None is every task in the data.
         untrained: also fine-tune the untrained model.
         untrained_in: folder in which models of a shape share the untrained model's predictions.
