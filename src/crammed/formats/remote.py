@@ -12,19 +12,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from crammed.errors import InputError
 from crammed.extras import import_extra
-from crammed.files.addresses import last_part, without_secrets
+from crammed.files.addresses import WEB, last_part, without_secrets
 from crammed.files.faults import disk_faults
 from crammed.files.folders import inside, make_folder, sync
 from crammed.files.hashes import json_hash
 from crammed.files.writing import read_json, write_json
 
-_WEB = ("http", "https")
 _IN_BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 """There, files need no folder, and making one would also make a bucket of a mistyped name."""
 _S3 = (
@@ -96,14 +96,16 @@ class Remote:
         if protocol == "hf":  # it would print two lines for each of a file's attempts, and bars
             logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
             import_extra("huggingface_hub.utils", "hf", address).disable_progress_bars()
-        if protocol in _WEB:  # a download may take hours, but no answer takes a minute
+        if protocol in WEB:  # a download may take hours, but no answer takes a minute
             aiohttp = import_extra("aiohttp", "remote", shown)
             waits = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=60)
             options = {"client_kwargs": {"timeout": waits, "trust_env": True}}
         with _faults(address):
+            options |= system._get_kwargs_from_urls(address)  # server, user, password
+            _refuse_without_server(shown, system, options)
             # what was listed or read in an earlier preparation may have changed since
             found = system(skip_instance_cache=True, use_listings_cache=False, **options)
-        return cls(address, found, system._strip_protocol(address))
+            return cls(address, found, system._strip_protocol(address))
 
     @property
     def commits(self) -> bool:
@@ -113,7 +115,7 @@ class Remote:
     @property
     def is_glob(self) -> bool:
         """Whether the address is a pattern; in addresses of the web, ``?`` begins a query."""
-        marks = "*" if _protocol(self.address) in _WEB else "*?["
+        marks = "*" if _protocol(self.address) in WEB else "*?["
         return any(mark in self.root for mark in marks)
 
     def files(self) -> list[RemoteFile]:
@@ -145,13 +147,13 @@ class Remote:
     @cached_property
     def is_folder(self) -> bool:
         """Whether the address names a folder; on the web, one ends with a slash."""
-        if _protocol(self.address) in _WEB:
+        if _protocol(self.address) in WEB:
             return self.root.endswith("/")
         with _faults(self.address):
             return bool(self.system.isdir(self.root))
 
     def _listed(self, folder: str, found: Mapping[str, Any]) -> list[RemoteFile]:
-        named = unquote if _protocol(self.address) in _WEB else str
+        named = unquote if _protocol(self.address) in WEB else str
         below = {path: named(path.removeprefix(folder).lstrip("/")) for path in found}
         return [
             RemoteFile(path, name, _state(found[path]))
@@ -183,7 +185,7 @@ class Remote:
         Raises:
             InputError: it cannot be written there.
         """
-        if _protocol(self.address) in _WEB:
+        if _protocol(self.address) in WEB:
             shown = without_secrets(self.address)
             raise InputError(f"{shown}: nothing can be written to addresses of the web")
         with _faults(self.address):
@@ -234,6 +236,19 @@ class Remote:
         return place
 
 
+def _refuse_without_server(shown: str, system: Any, options: Mapping[str, Any]) -> None:
+    """Refuse an address without the server that its file system needs."""
+    try:
+        signature(system.__init__).bind(None, **options)
+    except TypeError as error:
+        protocol, _, rest = shown.partition("://")
+        if rest and not rest.startswith("/"):
+            raise
+        raise InputError(
+            f"{shown} names no server: write {protocol}://SERVER/{rest.lstrip('/')}"
+        ) from error
+
+
 def _state(info: Mapping[str, Any]) -> dict[str, str]:
     """What a file system says of a file, as far as it changes if the content does."""
     known = {key.lower(): value for key, value in info.items()}
@@ -266,7 +281,7 @@ def _faults(address: str) -> Iterator[None]:
 
 def _to_install(protocol: str, said: str) -> str:
     """What to install for a protocol, given what fsspec says about it."""
-    if protocol in _WEB:
+    if protocol in WEB:
         return f"{protocol}:// needs aiohttp: pip install 'crammed[remote]'"
     packages = re.findall(r"[Ii]nstall (?:the )?[\"'`]?([\w.-]+)", said)
     what = f"pip install {packages[0]}" if packages else said.split(chr(10))[0]

@@ -114,6 +114,15 @@ def test_a_percent_sign_in_a_name_is_one(tmp_path: Path) -> None:
     assert read(f"file://{tmp_path}/odd", tmp_path / "work") == texts
 
 
+def test_a_number_sign_and_a_question_mark_in_names(tmp_path: Path) -> None:
+    """Unlike in addresses of the web; the question mark is that of a glob."""
+    (tmp_path / "C#.txt").write_text("One.")
+    for number, name in enumerate(("C#.txt", "C?.txt")):
+        assert read(f"file://{tmp_path}/{name}", tmp_path / f"work-{number}") == {
+            "C#.txt": ["One."]
+        }
+
+
 def test_a_web_server(tmp_path: Path, texts: Path, web: tuple[str, list[str]]) -> None:
     address, requests = web
     work = tmp_path / "work"
@@ -162,6 +171,11 @@ def test_a_file_that_changes_while_it_is_copied_is_refused(tmp_path: Path, memor
         ("memory://texts/*.bin", "memory://texts/*.bin holds no file of a known format"),
         ("s3://bucket/x.txt", "s3:// needs another package: pip install s3fs"),
         ("gs://bucket/x.txt", "gs:// needs another package: pip install gcsfs"),
+        ("ftp:///x.txt", "ftp:///x.txt names no server: write ftp://SERVER/x.txt"),
+        ("ftp://", "ftp:// names no server: write ftp://SERVER/"),
+        ("github://me/x.txt", "github://me/x.txt cannot be reached: missing a required argument"),
+        ("ftp://me:[secret@host/x.txt", "ftp://host/x.txt cannot be reached"),
+        ("http://[host/x.txt", "http://[host/x.txt is not an address"),
         ("gopher://host/x.txt", "gopher://host/x.txt: unknown kind of address, gopher://"),
         ("http://me:secret@127.0.0.1:1/x.txt", "http://127.0.0.1:1/x.txt"),
     ],
@@ -199,10 +213,20 @@ def test_missing_keys_are_said_to_be_set(
     def system(**_: Any) -> None:
         raise said
 
+    monkeypatch.setattr(system, "_get_kwargs_from_urls", lambda _: {}, raising=False)
     monkeypatch.setattr(fsspec, "get_filesystem_class", lambda _: system)
     with pytest.raises(InputError) as caught:
         Remote.at(address)
     assert words in str(caught.value)
+
+
+def test_a_server_is_the_one_of_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    connected = Mock()
+    monkeypatch.setattr("fsspec.implementations.ftp.FTP", connected)
+    remote = Remote.at("ftp://me:secret@host:2121/texts/a.txt")
+    connected().connect.assert_called_once_with("host", 2121)
+    assert connected().login.call_args.args[:2] == ("me", "secret")
+    assert remote.root == "/texts/a.txt"
 
 
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
