@@ -94,10 +94,16 @@ def test_unknown_recipes_and_unreadable_files(tmp_path: Path) -> None:
     assert "must be a YAML mapping" in refused(str(broken))
 
 
-def test_a_recipe_file_works_like_a_built_in(tmp_path: Path) -> None:
+def test_a_recipe_file_works_like_a_built_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one in the home folder, of which ``~`` is short."""
     mine = tmp_path / "mine.yaml"
-    mine.write_text("extends: crammed-2022\nmodel: {layers: 3}\nschedule: {shape: dive}\n")
-    config = load_config(str(mine), ["optim.lr=2e-3"])
+    mine.write_text("extends: ~/base.yaml\nmodel: {layers: 3}\nschedule: {shape: dive}\n")
+    (tmp_path / "base.yaml").write_text("extends: crammed-2022\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = load_config("~/mine.yaml", ["optim.lr=2e-3"])
+    assert config == load_config(str(mine), ["optim.lr=2e-3"])
     assert config.recipe == "mine"
     assert config.model.layers == 3
     assert config.model.width == 768

@@ -36,8 +36,11 @@ def hub(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Path
     return folder
 
 
-@pytest.mark.parametrize("name", ["hub:someone/words", "someone/words"])
-def test_a_tokenizer_of_the_hub(hub: Path, corpus: Corpus, name: str) -> None:
+@pytest.mark.parametrize("name", ["hub:someone/words", "someone/words", "~/someone/words"])
+def test_a_tokenizer_of_the_hub_or_of_a_folder(
+    hub: Path, corpus: Corpus, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(hub))
     assert named_tokenizer(name).to_str() == corpus.tokenizer.to_str()
     assert given_vocabulary(TokenizerConfig(file=name)) == corpus.vocab_size
     assert given_vocabulary(TokenizerConfig()) is None

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from crammed.config.base import Later, Names, PositiveFloat, PositiveInt, Section
 from crammed.files.addresses import is_address
+from crammed.files.folders import expanded
 from crammed.schedule import OpenFraction
 
 LEAST_TOKENS, MOST_TOKENS = 64, 2**24
@@ -96,8 +97,8 @@ class DownstreamConfig(Section):
 
     def absolute(self) -> DownstreamConfig:
         """The same suite, to be found from any folder."""
-        suite = str(Path(self.suite).absolute()) if self._is_file else self.suite
-        data = self.data if self.data == "hub" else str(Path(self.data).absolute())
+        suite = str(expanded(self.suite).absolute()) if self._is_file else self.suite
+        data = self.data if self.data == "hub" else str(expanded(self.data).absolute())
         return self.model_copy(update={"suite": suite, "data": data})
 
     def without_folders(self) -> dict[str, Any]:

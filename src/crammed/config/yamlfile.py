@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 
 from crammed.config.kinds import Kinds, is_section, kinds_of, subsection
 from crammed.errors import InputError, in_one_line
+from crammed.files.folders import expanded
 from crammed.files.regular import read_text
 from crammed.hints import did_you_mean
 
@@ -130,7 +131,7 @@ def read_yaml(kind: str, name: str, folder: Traversable) -> dict[str, Any]:
         text = (folder / f"{name}.yaml").read_text("utf-8")
     elif Path(name).suffix in (".yaml", ".yml"):
         try:
-            text = read_text(Path(name))
+            text = read_text(expanded(name))
         except OSError as error:
             hint = did_you_mean(Path(name).stem, names).rstrip()
             raise InputError(

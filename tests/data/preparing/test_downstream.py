@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from crammed.config import CleanConfig, DownstreamConfig
 from crammed.data.preparing.cleaning import downstream
-from crammed.data.preparing.cleaning.downstream import SHORTEST, Downstream
+from crammed.data.preparing.cleaning.downstream import SHORTEST, Downstream, downstream_settings
 from crammed.data.preparing.cleaning.steps import settings_of
 from crammed.data.preparing.cleaning.words import words_of
 from crammed.errors import InputError
@@ -194,6 +194,19 @@ def test_several_suites(tmp_path: Path, glue: Path) -> None:
     found = Downstream(suites)
     assert found.occurs_in("w " * 10)
     assert found.occurs_in(SENTENCE)
+
+
+def test_a_tilde_stands_for_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_rows(tmp_path / "pairs/a.jsonl", [PAIR])
+    short = DownstreamConfig(suite="blimp", data="~/pairs")
+    whole = DownstreamConfig(suite="blimp", data=str(tmp_path / "pairs"))
+    assert short.absolute() == whole
+    assert downstream_settings([short]) == downstream_settings([whole])
+    own = DownstreamConfig(suite="~/my.yaml", data="hub").absolute()
+    assert (own.suite, own.data) == (str(tmp_path / "my.yaml"), "hub")
 
 
 def test_a_word_is_a_folder_of_glue_and_a_section_is_a_suite() -> None:

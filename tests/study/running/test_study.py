@@ -56,6 +56,15 @@ def test_arms_replace_values_of_the_base(tmp_path: Path, corpus: Corpus) -> None
     assert words == ["crammed-2022", f"budget.most_epochs={most:g}"]  # so no arm trains longer
 
 
+def test_a_tilde_stands_for_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paths in a study's file are relative to it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write(tmp_path, tasks_data="tasks")
+    assert read_study("~/s.yaml").judge_data == {"tasks": tmp_path / "tasks"}
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

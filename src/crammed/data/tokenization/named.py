@@ -11,6 +11,7 @@ from crammed.config import TokenizerConfig
 from crammed.data.tokenization.tokenizer import load_tokenizer, vocabulary_size
 from crammed.errors import InputError, first_line
 from crammed.extras import import_extra
+from crammed.files.folders import expanded
 
 HUB = "hub:"
 _FILES = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"]
@@ -28,9 +29,9 @@ def named_tokenizer(name: str) -> Tokenizer:
         InputError: there is none, it is unsuitable, or the hub cannot be reached.
     """
     on_hub = name.startswith(HUB) or (
-        not Path(name).exists() and _OWNER_AND_NAME.fullmatch(name) is not None
+        not expanded(name).exists() and _OWNER_AND_NAME.fullmatch(name) is not None
     )
-    return load_tokenizer(_from_hub(name.removeprefix(HUB)) if on_hub else Path(name))
+    return load_tokenizer(_from_hub(name.removeprefix(HUB)) if on_hub else expanded(name))
 
 
 def given_vocabulary(config: TokenizerConfig) -> int | None:

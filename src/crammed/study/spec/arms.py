@@ -147,7 +147,7 @@ def read_study(name: str) -> Study:
         check_names(study.arms, study.budgets)
     except InputError as error:
         raise error.within(f"study {name}") from error
-    return _located(study, Path(name).parent)
+    return _located(study, expanded(name).parent)
 
 
 def _located(study: Study, folder: Path) -> Study:

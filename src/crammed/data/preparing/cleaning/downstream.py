@@ -41,7 +41,10 @@ def downstream_settings(suites: Sequence[DownstreamConfig]) -> list[dict[str, An
     Raises:
         InputError: there is no such suite or no data.
     """
-    return [{**each.without_folders(), "data": digest_of(each.suite, each.data)} for each in suites]
+    located = (each.absolute() for each in suites)
+    return [
+        {**each.without_folders(), "data": digest_of(each.suite, each.data)} for each in located
+    ]
 
 
 class Downstream:
