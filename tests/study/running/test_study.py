@@ -98,6 +98,10 @@ def test_a_tilde_stands_for_the_home_folder(
             {"base": ["demo"], "small": ["order.by=sentence-length"]},
             r"small: order\.by=sentence-length: the corpus is the same at every budget: set it in",
         ),
+        (
+            {"base": ["demo"], "small": ["izsak"]},
+            "^study .*: small: izsak is not a KEY=VALUE pair$",
+        ),
         ({"budgets": {"x1": 0.01}}, r"budgets\.x1, 0\.01 times 6updates: .* leaves nothing"),
         ({"arms": [["x"] * 99] * 99}, r"arms: must be a section of keys, not .{80} \.\.\.$"),
         ({"arms": ["plain", "x"]}, r"arms: must be a section of keys, not \['plain', 'x'\]"),

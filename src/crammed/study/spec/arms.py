@@ -137,6 +137,8 @@ def read_study(name: str) -> Study:
             f"study {name}: small: {taken[0]}: the corpus is the same at every budget: set it in "
             "the base"
         )
+    if others := [word for word in study.small or () if "=" not in word]:
+        raise InputError(f"study {name}: small: {others[0]} is not a KEY=VALUE pair")
     for arm, words in study.arms.items():
         if factors := [word for word in words if has_factor(word) and is_of_corpus(word)]:
             raise InputError(
