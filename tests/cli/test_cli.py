@@ -350,3 +350,6 @@ def test_the_command_line_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout.strip() == b"[]"
     assert app.info.help
+    for both in (["a", "-"], ["-", "a"]):  # standard input is no option
+        spread = _spread_data(["--data", *both, "--out", "x"])
+        assert spread == ["--data", both[0], "--data", both[1], "--out", "x"]

@@ -77,10 +77,10 @@ def _spread_data(arguments: list[str]) -> list[str]:
     spread: list[str] = []
     gathering = ""
     for argument in arguments:
-        override = _is_override(argument)
-        if gathering and spread[-1] != gathering and not argument.startswith("-") and not override:
+        ends = _is_override(argument) or (argument.startswith("-") and argument != "-")
+        if gathering and spread[-1] != gathering and not ends:
             spread.append(gathering)
-        elif argument.startswith("-") or override:
+        elif ends:
             gathering = argument if argument in ("--data", "--heldout") else ""
         spread.append(argument)
     return spread
