@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from crammed.cli import studies
 from crammed.cli.app import _spread_data, app
 from crammed.doctor import TINY
+from crammed.errors import InputError
 from crammed.study.spec.arms import study_names
 from support.command import crammed, prepared, python
 from support.tasks import write_task
@@ -163,6 +165,16 @@ def test_studies_are_listed_and_unknown_ones_refused() -> None:
     assert "choose one of ablation, architecture" in refusal("study", "nothing")
     assert "a study needs --corpus" in refusal("study", "all")
     assert "a study needs --corpus" in refusal("study", "masking")
+    assert "one recipe at a time" in refusal("study", "masking", "crammed", "izsak")
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [{"seeds": 5}, {"jobs": 2}, {"blimp": Path("a")}, {"tasks_data": Path("a")}, {"ray": "x"}],
+)
+def test_options_without_the_study_to_run_are_refused(chosen: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="name the study to run"):
+        studies.study(**chosen)
 
 
 @pytest.mark.parametrize(
@@ -339,6 +351,9 @@ def test_data_takes_several_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ]
     assert _spread_data(["--data", "a", "--out", "x", "y"]) == ["--data", "a", "--out", "x", "y"]
     assert _spread_data(["--data", "a", "lr=4"]) == ["--data", "a", "lr=4"]
+    for both in (["a", "-"], ["-", "a"]):  # standard input is no option
+        spread = _spread_data(["--data", *both, "--out", "x"])
+        assert spread == ["--data", both[0], "--data", both[1], "--out", "x"]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lr=4").touch()
     assert _spread_data(["--data", "a", "lr=4"]) == ["--data", "a", "--data", "lr=4"]
@@ -350,6 +365,3 @@ def test_the_command_line_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout.strip() == b"[]"
     assert app.info.help
-    for both in (["a", "-"], ["-", "a"]):  # standard input is no option
-        spread = _spread_data(["--data", *both, "--out", "x"])
-        assert spread == ["--data", both[0], "--data", both[1], "--out", "x"]

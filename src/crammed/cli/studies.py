@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 EVERY = "all"
 """Stands for every built-in study, one after the other."""
+SEEDS = 3
+"""Runs of each arm unless an option says otherwise."""
 
 StudyArgument = Annotated[
     str | None,
@@ -79,7 +81,7 @@ def study(
     ] = None,
     corpus: options.CorpusOption = None,
     budget: options.BudgetOption = None,
-    seeds: SeedsOption = 3,
+    seeds: SeedsOption = SEEDS,
     out: FolderOption = None,
     jobs: JobsOption = None,
     as_json: options.JsonOption = False,
@@ -109,8 +111,10 @@ def study(
     from crammed.study.running.request import Request
 
     if name is None:
-        _list_studies(as_json, asked=any((corpus, budget, out, data, judges, dry_run)))
+        chosen = (corpus, budget, out, jobs, data, judges, blimp, tasks_data, ray, dry_run)
+        _list_studies(as_json, asked=any(chosen) or seeds != SEEDS)
         return
+    _, overrides = options.recipe_and_overrides(words)
     budgets = _budgets(name, budget)
     if (corpus is None and not data) or not budgets or out is None:
         raise InputError(
@@ -119,7 +123,7 @@ def study(
         )
     if corpus is not None and data:
         raise InputError("use --data or --corpus, not both")
-    refuse_twice([w for w in words or [] if "=" in w], "--budget", "budget.limit", given=True)
+    refuse_twice(overrides, "--budget", "budget.limit", given=True)
     requests = [
         Request(
             *(each, words or [], corpus, sources_of(data or []), limit, seeds),
