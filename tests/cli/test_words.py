@@ -230,6 +230,7 @@ def test_a_run_without_tasks_leaves_no_folder_of_scores(tmp_path: Path) -> None:
             "--untrained-in needs the data to evaluate on",
         ),
         ({"compare": "other", "untrained": False}, "--no-untrained needs the data to evaluate on"),
+        ({"compare": "other", "trust_remote_code": True}, "--trust-remote-code needs the data to"),
         ({"compare": "other", "dtype": "float32"}, "--dtype needs the data to evaluate on"),
     ],
 )

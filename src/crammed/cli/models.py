@@ -87,6 +87,7 @@ def evaluate(
     parts: list[Printed] = []
     given = {"--tasks": tasks, "--seeds": seeds, "--submission": submission, "--jobs": jobs}
     given |= {"--untrained-in": untrained_in, "--device": device, "--dtype": dtype}
+    given |= {"--trust-remote-code": trust_remote_code or None}
     _need_data(data, compare, {**given, "--no-untrained": None if untrained else True})
     both = None if compare is None else _folders_of(model, compare, suite, protocol, into, data)
     if data is not None:
