@@ -77,7 +77,7 @@ def test_heldout_files_of_another_form_are_refused(tmp_path: Path, corpus: Corpu
     for lines, words in (
         ([{"text": "fine"}, {"body": "no"}], "line 2"),
         ([{"text": 3}], "line 1: the field 'text' is missing or does not hold text"),
-        ([{"text": "fine"}], "shorter than one row of 32"),
+        ([{"text": "fine"}], "held.jsonl is shorter than one row of 32 tokens: add text"),
     ):
         file = write_rows(tmp_path / "held.jsonl", lines)
         with pytest.raises(InputError, match=words):

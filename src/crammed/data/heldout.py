@@ -100,21 +100,30 @@ def text_bytes(characters: int, file: Path) -> float:
 
 
 def heldout_rows(
-    tokenizer: Tokenizer, file: Path, most_rows: int, length: int, *, framed: bool = True
+    tokenizer: Tokenizer,
+    file: Path,
+    most_rows: int,
+    length: int,
+    *,
+    framed: bool = True,
+    called: str = "",
 ) -> HeldoutRows:
     """Cut the documents of a file into rows of a tokenizer's ids; see `cut_rows`.
 
     Args:
         framed: whether [SEP] ends each document, as in the rows that the model is trained on.
+        called: as in `cut_rows`.
 
     Raises:
         InputError: as for `cut_rows`, or the tokenizer lacks special tokens.
     """
     sep = Specials.of(tokenizer).sep if framed else None
     encode = tokenizer.encode_batch_fast
-    return cut_rows(
-        lambda text: encode([text], add_special_tokens=False)[0].ids, sep, file, most_rows, length
-    )
+
+    def ids_of(text: str) -> Sequence[int]:
+        return encode([text], add_special_tokens=False)[0].ids
+
+    return cut_rows(ids_of, sep, file, most_rows, length, called)
 
 
 def rows_of_corpus(corpus: Corpus, most_rows: int) -> HeldoutRows:
@@ -130,7 +139,12 @@ def rows_of_corpus(corpus: Corpus, most_rows: int) -> HeldoutRows:
 
 
 def cut_rows(
-    ids_of: Callable[[str], Sequence[int]], sep: int | None, file: Path, most_rows: int, length: int
+    ids_of: Callable[[str], Sequence[int]],
+    sep: int | None,
+    file: Path,
+    most_rows: int,
+    length: int,
+    called: str = "",
 ) -> HeldoutRows:
     """Cut the documents of a file into rows; takes 4 bytes of memory for each token of the file.
 
@@ -140,6 +154,7 @@ def cut_rows(
         file: JSON lines with a field ``text``, compressed or not.
         most_rows: largest number of rows to draw.
         length: tokens in a row, S.
+        called: what to call a file that is too short, in place of its path.
 
     Raises:
         InputError: the file is unreadable, not of that form, or shorter than one row.
@@ -155,7 +170,7 @@ def cut_rows(
         sources.append(source or NO_SOURCE)
         characters[sources[-1]] += len(text)
     if len(ids) < length:
-        raise InputError(f"{file} is shorter than one row of {length} tokens: use more text")
+        raise InputError(f"{called or file} is shorter than one row of {length} tokens: add text")
     rows = np.frombuffer(ids, np.intc)[: len(ids) // length * length].reshape(-1, length)
     order = np.random.default_rng(0).permutation(len(rows))[:most_rows]
     drawn = rows[order].astype(np.int64)

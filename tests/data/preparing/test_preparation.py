@@ -101,12 +101,16 @@ def test_unigram_cross_entropy_by_hand(corpus: Corpus) -> None:
     assert corpus.manifest["heldout"]["unigram_cross_entropy"] == pytest.approx(expected, rel=0.01)
 
 
+HELDOUT_TOO_SHORT = "^the held-out text is shorter than one row of 32 tokens: add text$"
+
+
 @pytest.mark.parametrize(
     ("texts", "fraction", "words"),
     [
         (["", " "], 0.004, "no text"),
         (["one document only, though a long one " * 50], 0.004, "too few"),
         (["short", "words", "three"], 0.4, "too little text"),
+        (["Two boats."] + [f"{n} boats at night." for n in range(60)], 0.004, HELDOUT_TOO_SHORT),
     ],
 )
 def test_too_little_data_leaves_nothing_behind(

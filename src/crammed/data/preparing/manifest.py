@@ -268,7 +268,9 @@ def _steps(data: DataConfig, results: StageResults) -> list[dict[str, Any]]:
 def _heldout(corpus: Path, data: DataConfig, results: StageResults) -> dict[str, Any]:
     file = corpus / "heldout.jsonl.gz"
     rows = heldout_rows(
-        results.tokenizer, file, data.heldout_rows, data.row_length, framed=data.sep
+        *(results.tokenizer, file, data.heldout_rows, data.row_length),
+        framed=data.sep,
+        called="the held-out text",
     )
     counts = results.statistics.token_counts
     return {
