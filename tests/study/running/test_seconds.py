@@ -172,13 +172,14 @@ def test_other_budgets_and_studies_by_the_clock_stay_as_they_are(
             "equal updates, which cost 1.00 to 2.00 times the baseline's FLOPs",
         ),
         ("1e6tok", (None, None), "equal tokens, whatever they cost"),
+        ("1e6tok", (0.0, 1.0), "equal tokens, whatever they cost"),
     ],
 )
 def test_a_study_says_what_its_arms_have_equal_amounts_of(
     budget: str, flops: tuple[float | None, float | None], said: str
 ) -> None:
     arms = {
-        name: {"words": [], "runs": {"0": run_of(exaflop=each) if each else run_of()}}
+        name: {"words": [], "runs": {"0": run_of() if each is None else run_of(exaflop=each)}}
         for name, each in zip(("base", "other"), flops, strict=True)
     }
     study = StudyResult.model_validate({"baseline": "base", "budget": budget, "arms": arms})

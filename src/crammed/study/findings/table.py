@@ -172,7 +172,7 @@ def equal_text(study: StudyResult) -> str:
 def _cost_text(study: StudyResult) -> str:
     flops = means_of(study.arms, "exaflop")
     base = flops.get(study.baseline)
-    if base is None:
+    if not base:
         return ", whatever they cost"
     least, most = min(flops.values()) / base, max(flops.values()) / base
     if most <= _ALIKE * least:
