@@ -85,7 +85,7 @@ def _lines(lines: list[str]) -> Iterator[tuple[bool, str]]:
             if kind == "code":
                 literal = indent
             text = kept
-        elif text == "::" or text.endswith("::"):
+        elif text.endswith("::"):
             text, literal = text[:-2].rstrip() and text[:-1].rstrip(" :") + ":", indent
         if text and (cleaned := _line(text)):
             yield False, cleaned
