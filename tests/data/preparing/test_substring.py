@@ -84,13 +84,3 @@ def test_too_much_text_is_refused_before_it_is_loaded(
     with pytest.raises(InputError, match=r"data\.clean\.substring takes at most 5000: use"):
         prepared(tmp_path / "out", file, "compute.workers=1", "data.clean.substring=100")
     assert not loaded.called
-
-
-@given(ASCII_TEXTS, st.integers(1, 6))
-def test_spans_are_in_order_and_apart(texts: list[str], shortest: int) -> None:
-    encoded = [text.encode() for text in texts]
-    for text, spans in zip(encoded, repeated_spans(encoded, shortest), strict=True):
-        ends = [0, *(end for _, end in spans)]
-        assert all(start > end or start == 0 for (start, _), end in zip(spans, ends, strict=False))
-        assert all(shortest <= end - start for start, end in spans)
-        assert ends[-1] <= len(text)
