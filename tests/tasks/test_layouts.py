@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -171,6 +172,26 @@ def test_a_task_whose_folder_lacks_the_training_split_is_not_left_out_in_silence
         (root / name / file).rename(root / name / f"{split}.csv")
         assert all_tasks(suite, root, None) == [*before, name]
     assert len(said) == 2
+
+
+@pytest.mark.parametrize("kind", ["misnamed", "link", "folder", "pipe"])
+def test_an_only_task_whose_training_split_is_no_file_is_not_said_to_be_missing(
+    tmp_path: Path, kind: str
+) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    file = folder / ("training.csv" if kind == "misnamed" else "train.csv")
+    if kind == "misnamed":
+        file.write_bytes(FORMATS[".csv"](ROWS))
+    elif kind == "link":
+        file.symlink_to("nowhere")
+    else:
+        (os.mkfifo if kind == "pipe" else os.mkdir)(file)
+    has = file.name + " (no ordinary file)" * (kind != "misnamed")
+    lacks = re.escape(f"(it has: {has}); rename its file")
+    for say in (None, print):
+        with pytest.raises(InputError, match=f"^task mine: {folder} has no train split.*{lacks}"):
+            all_tasks(suite_of(), tmp_path, say)
 
 
 Cells = tuple[str, ...]

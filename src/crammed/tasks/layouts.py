@@ -137,7 +137,8 @@ class FolderData:
             names = sorted(each.name for each in self.root.iterdir() if each.is_dir())
             has = f"it has: {', '.join(names)}" if names else "it has no folders at all"
             return f"{self.root} has no folder {' or '.join(folders)} ({has})"
-        names = sorted(each.name for each in folder.iterdir())
+        files = sorted(folder.iterdir())
+        names = [each.name + " (no ordinary file)" * (not each.is_file()) for each in files]
         has = ", ".join(names) or "nothing"
         return f"{folder} has no {split} split, as {_SUFFIXES} (it has: {has})"
 

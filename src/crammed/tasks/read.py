@@ -47,11 +47,14 @@ def tasks_in(suite: Suite, data: Path | None) -> list[str]:
     if data is None:
         there = [name for name, task in suite.tasks.items() if suite.on_hub(task.folders)]
         return there or list(suite.tasks)
-    opened = open_data(suite, data)
-    names = [n for n, task in suite.tasks.items() if any(opened.find(*p) for p in _needed(task))]
-    if not names:
+    if not (names := _there(suite, data)):
         raise _no_tasks(suite, data)
     return names
+
+
+def _there(suite: Suite, data: Path) -> list[str]:
+    opened = open_data(suite, data)
+    return [n for n, task in suite.tasks.items() if any(opened.find(*p) for p in _needed(task))]
 
 
 def all_tasks(suite: Suite, data: Path | None, say: Callable[[str], None] | None) -> list[str]:
@@ -59,24 +62,23 @@ def all_tasks(suite: Suite, data: Path | None, say: Callable[[str], None] | None
 
     Args:
         say: takes a line for each task with such a folder, which is left out; None, for a suite of
-            the user's own, refuses it.
+            the user's own, refuses it, as is done where no task is left.
 
     Raises:
         InputError: as `tasks_in` does, or a task is refused.
     """
-    there = tasks_in(suite, data)
     if data is None:
-        return there
-    root = FolderData(data)
+        return tasks_in(suite, data)
+    there, root = _there(suite, data), FolderData(data)
     for task in (task for name, task in suite.tasks.items() if name not in there):
         if (place := next((p for p in _needed(task) if root.has_folder(p[0])), None)) is None:
             continue
         missing = root.missing(*place)
-        if say is None:
+        if say is None or not there:
             mend = "rename its file, or remove the folder to leave the task out"
             raise InputError(f"task {task.name}: {missing}; {mend}")
         say(f"note  task {task.name} is left out: {missing}")
-    return there
+    return there or tasks_in(suite, data)
 
 
 def _needed(task: Task) -> list[Place]:
