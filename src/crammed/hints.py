@@ -18,3 +18,9 @@ def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     names = {each.lower(): each for each in known}
     near = difflib.get_close_matches(_MEANT.get(name.lower(), name.lower()), names, 1)
     return f"did you mean {prefix}{names[near[0]]}? " if near else ""
+
+
+def no_such(kind: str, name: str, known: Iterable[str]) -> str:
+    """A message that a name does not exist, suggesting one that does."""
+    names = list(known)
+    return f"no {kind} {name!r}: {did_you_mean(name, names)}choose one of {', '.join(names)}"

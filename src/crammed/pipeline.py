@@ -26,13 +26,14 @@ from crammed.evaluation.folder import EvaluationFolder
 from crammed.evaluation.minimal_pairs import scores_of
 from crammed.evaluation.suite import SuiteEvaluator, raise_for_failed_tasks
 from crammed.files.folders import new_folder
+from crammed.hints import no_such
 from crammed.machine.device import Device
 from crammed.planning.settling import device_of, settle
 from crammed.pretraining import result, train_and_export
 from crammed.rules.choosing import Asked
 from crammed.runs.directory import RunDir, read_scores_of
 from crammed.tasks.read import all_tasks, folder_of, tasks_in
-from crammed.tasks.task import WITHOUT_FINETUNING, Suite, load_suite, no_such, suite_names
+from crammed.tasks.task import WITHOUT_FINETUNING, Suite, load_suite, suite_names
 from crammed.terminal.progress import Progress
 
 MADE_HERE = "docs"

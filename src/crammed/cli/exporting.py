@@ -148,10 +148,10 @@ def _exported(
 
     from crammed.export.huggingface import Format
     from crammed.export.huggingface import export as export_model
+    from crammed.hints import no_such
     from crammed.model.trained import load_trained
     from crammed.quantity import logits_text
     from crammed.runs.summary import read_summary
-    from crammed.tasks.task import no_such
 
     if format not in get_args(Format):
         raise InputError(no_such("format", format, get_args(Format)))

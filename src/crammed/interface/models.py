@@ -24,11 +24,11 @@ from crammed.evaluation.evaluation import Request
 from crammed.files.folders import behind_links
 from crammed.files.writing import check_file
 from crammed.finetuned.keeping import keep
+from crammed.hints import no_such
 from crammed.interface import asking
 from crammed.interface.results import Decision, Embedder, Evaluation, FineTuned
 from crammed.interface.turn import own_turn
 from crammed.report.page import write_report
-from crammed.tasks.task import no_such
 from crammed.terminal.progress import Progress
 from crammed.terminal.quiet import one_line
 from crammed.training.plan import refuse_too_little

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from crammed.config import PositiveInt, Section
 from crammed.config.yamlfile import names_in, read_section
 from crammed.errors import InputError
-from crammed.hints import did_you_mean
+from crammed.hints import no_such
 from crammed.sentences import is_mark
 from crammed.tasks.labels import name_of
 
@@ -372,12 +372,6 @@ class Suite(Section):
     def scores_of(self, names: Iterable[str]) -> set[str]:
         """The names of the scores that these tasks give, such as ``mnli`` and ``mnli-mm``."""
         return {score for task in self.select(names) for score in task.numbers}
-
-
-def no_such(kind: str, name: str, known: Iterable[str]) -> str:
-    """A message that a name does not exist, suggesting one that does."""
-    names = list(known)
-    return f"no {kind} {name!r}: {did_you_mean(name, names)}choose one of {', '.join(names)}"
 
 
 def load_suite(name: str) -> Suite:
