@@ -6,8 +6,9 @@ format. Wherever a list of words is expected, a single word stands for a list of
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 from string import Formatter
@@ -16,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from crammed.config import PositiveInt, Section
-from crammed.config.yamlfile import names_in, read_section
+from crammed.config.yamlfile import names_in, read_section, shown
 from crammed.errors import InputError
 from crammed.hints import no_such
 from crammed.sentences import is_mark
@@ -218,6 +219,8 @@ class Task(Section):
             yield "choice_text must contain {choice}"
         if kind != "multi-label" and len(self.label) > 1:
             yield f"kind {kind} takes one column in label; kind multi-label takes several"
+        if len(set(self.label)) < len(self.label):
+            yield "label names a column twice: leave one out"
         if len(self.label) > 1 and self.labels and len(self.labels) != len(self.label):
             yield f"{len(self.labels)} labels for {len(self.label)} columns of 0/1"
         if kind == "regression" and self.labels:
@@ -299,15 +302,12 @@ class Suite(Section):
     def _keys_are_names(cls, tasks: Any) -> Any:
         if not isinstance(tasks, dict):
             return tasks
+        if odd := [json.dumps(key, default=str) for key in tasks if not isinstance(key, str)]:
+            raise ValueError(f"the task {odd[0]} must be text: write '{odd[0]}':")
         return {
             key: {"name": key, **task} if isinstance(task, dict) else task
             for key, task in tasks.items()
         }
-
-    def _splits(self) -> Iterator[str]:
-        for task in self.tasks.values():
-            yield task.train
-            yield from (each.split for each in (*task.scored.values(), *task.test.values()))
 
     @model_validator(mode="after")
     def _names_fit(self) -> Suite:
@@ -316,14 +316,17 @@ class Suite(Section):
         for key, task in self.tasks.items():
             if task.name != key:
                 raise ValueError(f"tasks.{key}.name: leave it out, the key is the name")
+            specs = (*task.scored.values(), *task.test.values())
+            for split in (task.train, *(spec.split for spec in specs)):
+                if not split or "/" in split or split == "..":
+                    raise ValueError(f"{split!r} is not the name of a split")
         for name in (self.name, *self.tasks, *numbers, *files):
             if not re.fullmatch(r"\w[\w.+-]*", "".join(c for c in name if not is_mark(c))):
                 raise ValueError(f"{name!r} names files: use only letters, digits, and - _ + .")
+            if len(name.encode()) > 200:
+                raise ValueError(f"{shown(name)} names files: choose a name of at most 200 bytes")
         if self.name in WITHOUT_FINETUNING:
             raise ValueError(f"{self.name} is a built-in name: rename the suite's file")
-        for split in self._splits():
-            if not split or "/" in split or split == "..":
-                raise ValueError(f"{split!r} is not the name of a split")
         for kind, names in (("number", numbers), ("test file", files)):
             double = {name for name in names if names.count(name) > 1}
             if double:
