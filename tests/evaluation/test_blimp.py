@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -156,6 +157,19 @@ def test_a_folder_of_the_datas_own_files_is_read(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("no pairs")
     assert [pair.paradigm for pair in read_pairs(tmp_path)] == ["one", "one", "two"]
     assert [pair.good for pair in read_pairs(tmp_path)] == ["a", "c", "a"]
+
+
+def test_a_pipe_among_the_files_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.jsonl")
+    with pytest.raises(InputError, match=r"x.jsonl is not an ordinary file"):
+        read_pairs(tmp_path)
+
+
+def test_halves_of_characters_are_in_no_pair(tmp_path: Path) -> None:
+    half = "a\ud83d"
+    file = write(tmp_path / "a.jsonl", [line(half, half, half, linguistics_term=half, field=half)])
+    for text in read_pairs(file)[0]:
+        text.encode()
 
 
 def test_all_of_blimp_is_official(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from crammed.evaluation.minimal_pairs import pairs_json
 from crammed.evaluation.scores.table import NO_SEEDS, ROWS_ONLY, score_tables
 from crammed.finetuned.keeping import keep
 from crammed.report.page import write_report
+from crammed.tasks.read import read_pairs_of
 from crammed.tasks.rows import Rows
 from crammed.tasks.task import Task, load_suite
 from crammed.terminal.progress import SILENT, Progress
@@ -80,6 +81,20 @@ def test_pairs_without_both_sentences_are_skipped_and_counted(
     assert (score["rows"], score["skipped"]) == ({"validation": 24}, {"validation": 2})
     assert "untrained" not in score
     assert "note  agreement: skipped, without text: 2 rows of validation\n" in said.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [(" ", "one of the sentences is empty"), (PAIRS[0]["sentence_good"], "both .* are the same")],
+)
+def test_a_pair_of_which_neither_sentence_can_win_is_refused(
+    tmp_path: Path, suite: Path, other: str, words: str
+) -> None:
+    rows = [*PAIRS, {**PAIRS[0], "sentence_bad": other}]
+    write_rows(tmp_path / "agreement" / "validation.jsonl", rows)
+    loaded = load_suite(str(suite))
+    with pytest.raises(InputError, match=rf"validation.jsonl, line 25: {words}.*: correct or rem"):
+        read_pairs_of(loaded.tasks["agreement"], tmp_path, loaded)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crammed.tasks.labels import class_number, in_order, name_of, value_of
+from crammed.tasks.labels import class_number, flag_of, in_order, name_of, value_of
 from crammed.tasks.task import Task
 
 
@@ -58,6 +58,29 @@ def test_names_are_spelled_as_labels_of_the_data_are() -> None:
     task = Task.model_validate({"name": "a", "text": "t", "metric": "accuracy", "labels": stars})
     assert [class_number(label, task.labels) for label in stars] == [0, 1, 2, 3, 4]
     assert class_number(2.0, task.labels) == 3
+
+
+@pytest.mark.parametrize("digits", [640, 5000])
+def test_numbers_of_any_length_are_names(digits: int) -> None:
+    number = "9" * digits
+    assert in_order(["10", "9", number]) == (
+        ("9", "10", number) if digits == 640 else ("10", "9", number)
+    )
+    with pytest.raises(ValueError, match="is not one of a, b"):
+        class_number(number, ("a", "b"))
+
+
+@pytest.mark.parametrize("value", ["a" * 10**7, ["a"] * 10**5])
+def test_a_message_about_a_long_label_is_short(value: Any) -> None:
+    names = [f"{n}{'b' * 10**5}" for n in range(20)]
+    for act in (
+        lambda: class_number(value, names),
+        lambda: value_of(value),
+        lambda: flag_of(value),
+    ):
+        with pytest.raises(ValueError, match=r"label|neither") as caught:
+            act()
+        assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize("value", [pytest.param(10**400, id="huge"), 1e39, "1e39", "-1e39"])

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from crammed.errors import InputError
@@ -94,6 +96,12 @@ def test_splits_with_nothing_to_learn_or_score_are_refused(tmp_path: Path) -> No
         ({"kind": "regression", "metric": "pearson"}, [2.5], "every label is 2.5, so pearson is"),
         ({"kind": "regression", "metric": "spearman"}, [3, 3], "every label is 3, so spearman is"),
         ({"kind": "regression", "metric": "pearson"}, [3, 4], None),
+        ({"kind": "regression", "metric": "pearson"}, [1e9, 1e9 + 64], None),
+        (
+            {"kind": "regression", "metric": "pearson"},
+            [1e9, 1e9 + 20],
+            "labels from 1000000000 to 1000000020 differ by too little for numbers in 32 bits",
+        ),
         ({"kind": "tokens", "metric": "accuracy"}, [[-100], [-1]], "no row has a label"),
         ({"kind": "tokens", "metric": "span-f1"}, [["O"], [-1]], "every label is O, so span-f1 is"),
         ({"kind": "tokens", "metric": "span-f1"}, [["B-x"]], None),
@@ -210,8 +218,41 @@ def test_cells_between_tabs_are_other_data_where_they_may_be_quoted(tmp_path: Pa
 
 
 def test_halves_of_characters_do_not_reach_a_tokenizer(tmp_path: Path) -> None:
-    data = read(tmp_path, [row("a\ud83d", 0), row("b", 1)])
-    data.train.texts[0][0].encode()
+    data = read(tmp_path, [row("a\ud83d", "x\ud83d", idx="i\ud83d"), row("b", "y")])
+    for text in (data.train.texts[0][0], *data.labels, data.train.index[0]):
+        text.encode()
+
+
+def test_text_that_parquet_has_as_bytes_is_read(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    rows = [{"text": b"a", "label": b"no", "idx": b"i"}, {"text": b"b", "label": b"yes"}]
+    for split in ("train", "validation"):
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "mine" / f"{split}.parquet")
+    data = read_mine(tmp_path, suite_of())
+    assert data.train.texts == [("a",), ("b",)]
+    assert data.labels == ("no", "yes")
+    assert data.train.index == ["i", 1]
+
+
+@pytest.mark.parametrize("form", ["{}\n", "[{}]"])
+def test_a_row_with_a_key_twice_is_refused(tmp_path: Path, form: str) -> None:
+    suite = suite_of()
+    read_mine(tmp_path, suite, train=TWO, validation=TWO)
+    twice = form.format('{"text": "a", "label": 0, "label": 1}')
+    (tmp_path / "mine" / "train.jsonl").write_text(twice)
+    with pytest.raises(InputError, match=r" 1: 2 columns are named 'label'; rename or remove"):
+        read_mine(tmp_path, suite)
+
+
+@pytest.mark.parametrize("mark", ["\t", "\n", "\r"])
+def test_a_table_that_cannot_hold_its_answers_is_refused(tmp_path: Path, mark: str) -> None:
+    for named, known in ((f"i{mark}", "x"), ("i", f"x{mark}")):
+        rows = [row("a", known), row("b", "y")]
+        splits = {"train": rows, "validation": rows, "test": [row("c", idx=named)]}
+        said = r"A.tsv cannot hold the label or idx .*: name it A.jsonl in the suite"
+        with pytest.raises(InputError, match=said):
+            read_mine(tmp_path, suite_of(test={"A.tsv": "test"}), **splits)
+        read_mine(tmp_path, suite_of(test={"A.jsonl": "test"}), **splits)
 
 
 @pytest.mark.parametrize("name", suite_names())

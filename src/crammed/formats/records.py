@@ -33,23 +33,29 @@ Records = Iterator[tuple[str, Record]]
 """Each record with its place (file and line or row), for messages."""
 
 
-def json_records(file: File, faults: Faults = STOP) -> Records:
-    """JSON objects: one per line, with blank lines ignored, or those of an array in any layout."""
+def json_records(file: File, faults: Faults = STOP, *, once: bool = False) -> Records:
+    """JSON objects: one per line, with blank lines ignored, or those of an array in any layout.
+
+    Args:
+        once: refuse an object with the same key twice, of which the last is taken otherwise.
+    """
     with open_lines(file) as stream:  # once, since a pipe cannot be read again
         ended, first = skip_space(stream)
         if first == b"[":
             for place, text in array_objects(stream, file):
                 try:
-                    record = _json_object(text, place, "an array must hold whole objects")
+                    record = _json_object(text, place, "an array must hold whole objects", once)
                 except InputError as error:
                     faults.found(error)
                 else:
                     yield place, record
         else:
-            yield from json_line_records(lines_of(stream, file, ended + 1), file, faults)
+            yield from json_line_records(lines_of(stream, file, ended + 1), file, faults, once)
 
 
-def json_line_records(numbered: Numbered, file: File, faults: Faults) -> Records:
+def json_line_records(
+    numbered: Numbered, file: File, faults: Faults, once: bool = False
+) -> Records:
     """JSON objects, one in each numbered line; blank lines are ignored."""
     for number, line in numbered:
         place = f"{file.shown}, line {number}"
@@ -60,7 +66,7 @@ def json_line_records(numbered: Numbered, file: File, faults: Faults) -> Records
             if not line.strip():
                 continue
             rule = "each line must be one whole object, as `jq -c` writes"
-            record = _json_object(line, place, rule)
+            record = _json_object(line, place, rule, once)
         except InputError as error:
             faults.found(error)
         else:
@@ -73,9 +79,14 @@ def is_array(file: File) -> bool:
         return skip_space(stream)[1] == b"["
 
 
-def _json_object(text: str, place: str, rule: str) -> Record:
+def _json_object(text: str, place: str, rule: str, once: bool) -> Record:
+    def unique(pairs: list[tuple[str, Any]]) -> Record:
+        if len(found := dict(pairs)) < len(pairs):
+            check_names(place, (key for key, _ in pairs))
+        return found
+
     try:
-        record = json.loads(text)
+        record = json.loads(text, object_pairs_hook=unique if once else None)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{place}: not valid JSON; {rule}") from error
     if not isinstance(record, dict):
@@ -161,18 +172,13 @@ def check_names(place: str, columns: Iterable[str]) -> None:
 def look_up(record: Record, key: str) -> Any:
     """The value of a field; the dots of a key that is not itself a field lead to nested fields.
 
-    A field of what is null is null, too. Bytes are text if they are UTF-8: many programs write
-    Parquet files that do not say so.
+    A field of what is null is null, too.
 
     Raises:
         KeyError: there is no such field.
     """
     if key in record:
-        value = record[key]
-        if isinstance(value, bytes):
-            with suppress(UnicodeDecodeError):
-                return value.decode()
-        return value
+        return decoded(record[key])
     outer, dot, inner = key.partition(".")
     nested = record.get(outer)
     if dot and nested is None and outer in record:
@@ -180,6 +186,14 @@ def look_up(record: Record, key: str) -> Any:
     if not dot or not isinstance(nested, Mapping):
         raise KeyError(key)
     return look_up(nested, inner)
+
+
+def decoded(value: Any) -> Any:
+    """A value, as text if it is bytes in UTF-8: many Parquet files do not say that theirs are."""
+    if isinstance(value, bytes):
+        with suppress(UnicodeDecodeError):
+            return value.decode()
+    return value
 
 
 def shown_names(names: Iterable[str]) -> str:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from crammed.config import yamlfile
 from crammed.errors import InputError
 from crammed.tasks.labels import listed
 from crammed.tasks.rows import Rows
@@ -26,8 +31,8 @@ def check_metrics(task: Task, names: Sequence[str]) -> None:
         other = [name for name in names if name != "O" and name[:2] not in ("B-", "I-")]
         if metric == "span-f1" and other:
             raise InputError(
-                f"task {task.name}: span-f1 needs labels O, B-... and I-..., not {other[0]!r}; "
-                "name them in `labels` if the data has numbers"
+                f"task {task.name}: span-f1 needs labels O, B-... and I-..., not "
+                f"{yamlfile.shown(other[0])}; name them in `labels` if the data has numbers"
             )
 
 
@@ -60,6 +65,29 @@ def _only_label(shown: str, task: Task, rows: Rows, names: Sequence[str]) -> str
         return None
     single = f"{labels.flat[0]:g}"
     return names[int(single)] if names and labels.ndim == 1 else single
+
+
+def in_32_bits(shown: str, labels: Sequence[Any]) -> NDArray[np.float32]:
+    """The labels as an array; an InputError if most values of a regression become the same."""
+    rounded = np.asarray(labels, np.float32)
+    values = {*labels} if isinstance(labels[0], float) else ()
+    if values and 2 * len({*rounded.tolist()}) <= len(values):
+        raise InputError(
+            f"{shown}: labels from {min(values):.17g} to {max(values):.17g} differ by too little "
+            "for numbers in 32 bits: subtract the smallest from all, or scale them"
+        )
+    return rounded
+
+
+def check_answers(tests: Mapping[str, Rows], names: Sequence[str]) -> None:
+    """Check that leaderboards' files can hold what rows are called, and their classes."""
+    for file, rows in tests.items():
+        for value in (*rows.index, *names) if file.endswith(".tsv") else ():
+            if any(mark in str(value) for mark in "\t\n\r"):
+                raise InputError(
+                    f"{file} cannot hold the label or idx {yamlfile.shown(value)}, which has a tab "
+                    f"or a line break: name it {file.removesuffix('.tsv')}.jsonl in the suite"
+                )
 
 
 def check_folds(shown: str, folds: int, rows: Rows) -> None:

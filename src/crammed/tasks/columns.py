@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from crammed.formats.records import Record, without_surrogates
+from crammed.formats.records import Record, decoded, shown_names, without_surrogates
 from crammed.hints import did_you_mean
 from crammed.quantity import counted
 from crammed.tasks.labels import (
@@ -86,6 +86,7 @@ class TaskColumns:
         """A list of the row's label; for kind tokens, the labels of its words."""
         task = self._task
         if task.kind == PAIRS:
+            _check_pair(*texts[0])
             return self.no_labels()
         if len(task.label) > 1:
             return [[_flag(record, name) for name in task.label]]
@@ -127,8 +128,24 @@ def column(record: Record, name: str) -> Any:
     if name not in record:
         names = [str(each) for each in record]
         hint = did_you_mean(name, names).rstrip() or "is this the data of another task?"
-        raise ValueError(f"no column {name!r} (it has: {', '.join(names)}); {hint}")
-    return record[name]
+        raise ValueError(f"no column {name!r} (it has: {shown_names(names)}); {hint}")
+    return decoded(record[name])
+
+
+def identifier(record: Record, number: int) -> Any:
+    """The row's own identifier, in its column ``idx``, or its number if it has none."""
+    found = decoded(record.get("idx"))
+    if isinstance(found, str):
+        return without_surrogates(found)
+    return number if found is None else found
+
+
+def _check_pair(good: str, bad: str) -> None:
+    """Check that one of two sentences can be likelier."""
+    if good == bad:
+        raise ValueError("both sentences are the same: correct or remove the row")
+    if not (good.strip() and bad.strip()):
+        raise ValueError("one of the sentences is empty: correct or remove the row")
 
 
 def _filler(template: str, *, number: bool = False) -> Callable[[Record], str]:

@@ -11,6 +11,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from crammed.config.yamlfile import shown
+from crammed.formats.records import shown_names, without_surrogates
+
 UNLABELLED = (-1, "-1", None, "")
 """Labels of rows without a label, as in test splits."""
 UNTAGGED = (-1, -100, "-1", "-100", None, "")
@@ -48,7 +51,7 @@ def class_number(value: Any, names: Sequence[str], *, ordered: bool = True) -> i
 
 def _missing(value: Any, hint: str = "") -> ValueError:
     return ValueError(
-        f"label {value!r} means that the row has none, but this split needs labels{hint}"
+        f"label {shown(value)} means that the row has none, but this split needs labels{hint}"
     )
 
 
@@ -61,13 +64,13 @@ def _of_bool(value: bool, names: Sequence[str], ordered: bool) -> int:
 
 
 def _none_of(value: Any, names: Sequence[str], hint: str = "") -> ValueError:
-    return ValueError(f"label {value!r} is not one of {listed(names)}{hint}")
+    return ValueError(f"label {shown(value)} is not one of {listed(names)}{hint}")
 
 
 def listed(names: Sequence[str]) -> str:
     """The names for a message; of many, the first ones and the last."""
-    shown = [name if name == name.strip() else repr(name) for name in names]
-    return ", ".join(shown if len(shown) <= 12 else [*shown[:10], "...", shown[-1]])
+    quoted = [name if name == name.strip() else repr(name) for name in names]
+    return shown_names(quoted if len(quoted) <= 12 else [*quoted[:10], "...", quoted[-1]])
 
 
 def is_unlabelled(value: Any, names: Sequence[str] = ()) -> bool:
@@ -92,15 +95,15 @@ def name_of(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, str | int):
-        raise ValueError(f"label {value!r} is neither a name nor a whole number")
-    text = str(value)
+        raise ValueError(f"label {shown(value)} is neither a name nor a whole number")
+    text = without_surrogates(str(value))
     number, dot, zeros = text.partition(".")
     return number if dot and is_number(number) and not zeros.strip("0") else text
 
 
 def is_number(name: str) -> bool:
-    """Whether a name is a whole number."""
-    return name.isascii() and name.removeprefix("-").isdigit()
+    """Whether a name is a whole number, short enough for Python to convert in any case."""
+    return name.isascii() and name.removeprefix("-").isdigit() and len(name) <= 640
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
@@ -116,9 +119,9 @@ def value_of(value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"label {value!r} is not a number") from None
+        raise ValueError(f"label {shown(value)} is not a number") from None
     if isinstance(value, bool) or not abs(number) <= MOST_VALUE:
-        raise ValueError(f"label {value!r} is not a finite number")
+        raise ValueError(f"label {shown(value)} is not a finite number")
     return number
 
 
@@ -137,7 +140,7 @@ def list_of(value: Any, separator: str | None, listed: re.Pattern[str] = _LISTED
         raise _missing(value)
     if not isinstance(value, list):
         none = ", or [] for none" * (separator is not None)
-        raise ValueError(f'label {value!r} is not a list: write ["a", "b"]{none}')
+        raise ValueError(f'label {shown(value)} is not a list: write ["a", "b"]{none}')
     return value
 
 
@@ -157,4 +160,4 @@ def flag_of(value: Any) -> bool:
         return True
     if flag in (False, "0", "0.0", "false"):
         return False
-    raise ValueError(f"{value!r} is neither 0 nor 1")
+    raise ValueError(f"{shown(value)} is neither 0 nor 1")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,11 @@ from crammed.formats.tables import csv_records, has_tabs, tsv_records
 from crammed.tasks.glue_data import GlueDataSplit, glue_data_split
 from crammed.tasks.task import OnHub, Suite
 
+_JSON = partial(json_records, once=True)
 _READERS: dict[str, Callable[[File], Records]] = {
-    ".jsonl": json_records,
-    ".ndjson": json_records,
-    ".json": json_records,
+    ".jsonl": _JSON,
+    ".ndjson": _JSON,
+    ".json": _JSON,
     ".csv": csv_records,
     ".tsv": tsv_records,
     ".parquet": row_group_records,
@@ -73,8 +74,7 @@ class FileSplit:
 
     def records(self) -> Iterator[tuple[str, Record]]:
         return chain.from_iterable(
-            _READERS.get(_inner(file).suffix, json_records)(File(file, str(file)))
-            for file in self.files
+            _READERS.get(_inner(file).suffix, _JSON)(File(file, str(file))) for file in self.files
         )
 
     def digest(self) -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from crammed.errors import InputError
+from crammed.files.regular import ordinary
 from crammed.formats.lines import File
-from crammed.formats.records import json_records
+from crammed.formats.records import json_records, without_surrogates
 
 COLUMNS = ("sentence_good", "sentence_bad", "UID", "linguistics_term", "field")
 
@@ -30,7 +31,7 @@ def files_of_pairs(path: Path) -> list[Path]:
         InputError: there is no such file.
     """
     if path.is_dir():
-        return sorted(file for file in path.iterdir() if ".jsonl" in file.suffixes)
+        return sorted(ordinary(file) for file in path.iterdir() if ".jsonl" in file.suffixes)
     if not path.exists():
         raise InputError(f"no BLiMP data at {path}: name a .jsonl file, or a folder of them")
     return [path]
@@ -49,12 +50,12 @@ def read_pairs(path: Path) -> list[Pair]:
 
 
 def _read(file: Path) -> Iterator[Pair]:
-    for place, record in json_records(File(file, str(file))):
+    for place, record in json_records(File(file, str(file)), once=True):
         if missing := [column for column in COLUMNS if column not in record]:
             raise InputError(f"{place}: no {missing[0]}: a line of BLiMP has {', '.join(COLUMNS)}")
         values = [record[column] for column in COLUMNS]
         if not all(isinstance(value, str) for value in values):
             raise InputError(f"{place}: {', '.join(COLUMNS)} must hold text")
-        good, bad, paradigm, phenomenon, field = values
+        good, bad, paradigm, phenomenon, field = map(without_surrogates, values)
         # The official data spells one of its fields with a slash and with an underscore.
         yield Pair(good, bad, paradigm, phenomenon, field.replace("/", "_"))

@@ -18,8 +18,15 @@ import numpy as np
 from crammed.errors import InputError
 from crammed.formats.records import Record
 from crammed.keys import key
-from crammed.tasks.checks import check_folds, check_metrics, check_scored, check_training
-from crammed.tasks.columns import TaskColumns, column
+from crammed.tasks.checks import (
+    check_answers,
+    check_folds,
+    check_metrics,
+    check_scored,
+    check_training,
+    in_32_bits,
+)
+from crammed.tasks.columns import TaskColumns, column, identifier
 from crammed.tasks.labels import in_order, is_unlabelled, is_untagged, list_of, name_of
 from crammed.tasks.layouts import FolderData, FoundSplit, SuiteData, open_data
 from crammed.tasks.rows import Rows, TaskData, Texts
@@ -192,6 +199,7 @@ def read_task(task: Task, data: Path | None, suite: Suite, *, test: bool = True)
         metrics = task.numbers[name].metric or task.metric
         check_scored(split.shown, task, metrics, scored_rows[name], names)
     test_rows = {n: read(each, task.test[n], labelled=False) for n, each in tests.items()}
+    check_answers(test_rows, names)
     told = [split.digest() for split in (train, *scored.values())]
     told += [f"{task.most_rows} rows"] * bool(task.most_rows)
     told += [f"{task.folds} folds"] * bool(task.folds)
@@ -378,10 +386,9 @@ def read_rows(
         texts += sequences
         if group is not None:
             groups.append(group)
-        name = record.get("idx")
-        index.append(len(index) if name is None else name)
+        index.append(identifier(record, len(index)))
     if not index:
         raise InputError(f"{shown} holds no rows")
     positive = columns.positive if labelled else 1
-    values = np.asarray(labels, np.float32)
+    values = in_32_bits(shown, labels)
     return Rows(texts, values, choices, groups, index, positive, with_text.skipped)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from crammed.errors import InputError
 from crammed.files.hashes import json_hash, sha256
-from crammed.formats.records import Record
+from crammed.formats.records import Record, decoded
 from crammed.tasks.layouts import FoundSplit
 from crammed.tasks.pairs import files_of_pairs, read_pairs
 from crammed.tasks.read import folder_of, splits_in
@@ -62,5 +62,5 @@ def _texts(record: Record, labels: Collection[str], words: Collection[str]) -> I
     for column, value in record.items():
         if column not in labels:
             listed = value if isinstance(value, list) else [value]
-            texts = [each for each in listed if isinstance(each, str)]
+            texts = [each for each in map(decoded, listed) if isinstance(each, str)]
             yield from [" ".join(texts)] if column in words else texts
