@@ -55,8 +55,21 @@ KERNEL, QUANTIZED = "someone/kernel", {"quantization_config": {"quant_method": "
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tokenizer.json": None, "tokenizer_config.json": None}, "holds no tokenizer"),
     ({"model.safetensors": None}, "holds no weights"),
-    ({"model.safetensors": "\x10" + 100 * "\0"}, "model of bert cannot be loaded"),
-    ({"config.json": {"hidden_size": 64}}, "of bert"),
+    (
+        {"model.safetensors": "\x10" + 100 * "\0"},
+        "model of bert cannot be loaded: .*; restore it from a copy, or download it again$",
+    ),
+    (
+        {"model.safetensors": None, "pytorch_model.bin": "\x80\x02c"},
+        "bert cannot be loaded: pytorch_model.bin is damaged, or holds code, .*; restore it from a",
+    ),
+    ({"tokenizer.json": None}, r"holds no tokenizer \(such as tokenizer.json\)"),
+    ({"tokenizer_config.json": {"model_max_length": 7}}, "takes only 7 tokens at a time"),
+    ({"config.json": {"hidden_size": 64}}, "weights of bert do not match its config.json: they la"),
+    (
+        {"config.json": {"num_hidden_layers": 1}},
+        r"do not match its config.json: they have more than 1 layers, such as bert.encoder.layer.1",
+    ),
     (
         {"config.json": {"num_hidden_layers": 3}},
         r"do not match its config.json: they lack (bert\.)?encoder\.layer\.2.* more",
@@ -130,6 +143,37 @@ def test_what_is_wrong_with_a_folder_is_said_in_one_line(
         else:
             change(bert / name, content)
     refused(bert, words)
+
+
+def test_a_link_to_a_missing_file_is_named(bert: Path) -> None:
+    (bert / "tokenizer.json").rename(bert.parent / "blob")
+    (bert / "tokenizer.json").symlink_to("../blob")
+    assert model_files(bert)
+    (bert.parent / "blob").unlink()
+    refused(bert, "tokenizer.json is a link to a missing file: copy the model with cp -rL")
+
+
+def test_folders_are_no_files_of_a_model(bert: Path) -> None:
+    before = BackboneSpec(str(bert)).load().sha256
+    for name in ("tokenizer", "vocab_old", "model-old.safetensors"):
+        (bert / name).mkdir()
+    assert BackboneSpec(str(bert)).load().sha256 == before
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.int64, torch.bool, torch.complex64])
+def test_weights_that_are_no_floating_point_numbers_are_refused(
+    bert: Path, kind: torch.dtype
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(bert / "model.safetensors")
+    whole = {**weights, "bert.embeddings.position_ids": torch.arange(40)}
+    save_file(whole, bert / "model.safetensors", metadata={"format": "pt"})
+    BackboneSpec(str(bert)).load()
+    key = "bert.encoder.layer.0.output.dense.weight"
+    weights[key] = weights[key].to(kind)
+    save_file(weights, bert / "model.safetensors", metadata={"format": "pt"})
+    refused(bert, f"not floating-point numbers: {key} is .*: name|weights of bert")
 
 
 @pytest.fixture(scope="module")

@@ -95,6 +95,26 @@ def test_a_classifier_is_that_of_transformers(
         torch.testing.assert_close(ours(ids, mask, types), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("asked", [False, None])
+def test_a_configuration_that_asks_for_tuples_changes_nothing(
+    tmp_path: Path, model_folders: dict[str, Path], load_model: Load, asked: bool | None
+) -> None:
+    folder = shutil.copytree(model_folders["bert"], tmp_path / "bert")
+    change(folder / "config.json", {"return_dict": asked})
+    encoders = BackboneSpec(str(folder)).load(), load_model("bert")
+    ids = torch.arange(10, 20)[None]
+    cpu = torch.device("cpu")
+    with torch.inference_mode():
+        for make in (
+            lambda e: e.encoder()(ids, None, None),
+            lambda e: e.encoder(untrained=1)(ids, None, None),
+            lambda e: e.classifier(2, 0, trained=True, every_token=False).eval()(ids),
+            lambda e: e.masked_lm(cpu)(ids, torch.tensor([[1, 2]])),
+            lambda e: e.untrained_masked_lm(cpu)(ids, torch.tensor([[1, 2]])),
+        ):
+            torch.testing.assert_close(*map(make, encoders))
+
+
 def test_drawing_a_classifier_leaves_the_random_state_alone(load_model: Load) -> None:
     for name in ("crammed", "bert"):
         before = torch.get_rng_state()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import models
+from torch import Tensor
 
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import HeldoutRows, cut_rows, heldout_rows
@@ -286,6 +287,20 @@ def test_held_out_text_takes_little_more_than_four_bytes_a_token(tmp_path: Path)
     assert rows.sources is not None
     last = rows.ids[:, 3] - ord("0")
     assert [rows.sources.names[n] for n in rows.sources.of_tokens[:, 0]] == [*map(str, last)]
+
+
+def test_a_model_that_computes_no_numbers_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone: Any = BackboneSpec(str(save_model(tmp_path / "bert", "bert"))).load()
+    file = write_jsonl(tmp_path / "held.jsonl", documents(20))
+
+    def numberless(ids: Tensor, positions: Tensor, mask: Tensor | None = None) -> Tensor:
+        return torch.full((*positions.shape, 150), math.nan)
+
+    monkeypatch.setattr(backbone, "masked_lm", lambda device: numberless)
+    with pytest.raises(InputError, match="bert computes no finite numbers: evaluate another mode"):
+        heldout_score(backbone, file, torch.device("cpu"), length=8)
 
 
 def test_a_tokenizer_that_fails_at_a_text_is_one_line(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import fcntl
 import gzip
 import os
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from crammed.errors import InputError
-from crammed.files.faults import disk_faults
+from crammed.files.faults import disk_faults, failing
 from crammed.files.folders import expanded, new_folder
 from crammed.files.locks import FolderLock
 from crammed.files.writing import (
@@ -40,6 +41,20 @@ def test_a_file_in_the_way_of_something_else_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"cannot write {cache}: File exists; it is in the way of"):
         with disk_faults(tmp_path / "runs" / "mine"):
             cache.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("number", "mend"),
+    [
+        (errno.EACCES, "Permission denied; its permissions forbid it: change them with chmod, or"),
+        (errno.ENAMETOOLONG, "File name too long; choose a shorter name"),
+        (errno.EIO, "Input/output error; check the disk, then repeat the same command"),
+    ],
+)
+def test_what_to_do_depends_on_what_the_machine_refused(number: int, mend: str) -> None:
+    for error in (OSError(number, os.strerror(number), "x"), OSError()):
+        assert f" x: {mend}" in failing(error, Path("x"), number)
+    assert f" x: {mend}" in failing(OSError(number, os.strerror(number), "x"))
 
 
 def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:

@@ -129,7 +129,9 @@ def test_one_damaged_file_of_an_archive(tmp_path: Path) -> None:
     whole = bytearray(tarred({name: name.encode() * 5000 for name in ("a.txt", "b.txt", "c.txt")}))
     whole[whole.index(b"b.txt\0") + 100] ^= 255
     (tmp_path / "a.tar").write_bytes(whole)
-    assert "a.tar cannot be read to its end" in refusal(tmp_path / "a.tar")
+    said = refusal(tmp_path / "a.tar")
+    assert "a.tar cannot be read to its end" in said
+    assert said.endswith("; restore it from a copy, or download it again")
     assert read(tmp_path / "a.tar", unreadable="skip") == ["a.txt" * 5000]
 
 

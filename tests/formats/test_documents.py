@@ -217,7 +217,9 @@ def test_what_follows_a_compressed_stream_is_read_or_refused(tmp_path: Path, suf
     broken = bytes([second[0] ^ 1]) + second[1:]
     for rest in (broken, b"\0\0\0\0" + broken, second[:3], b"more" + second):
         file.write_bytes(first + rest)
-        assert f"a.jsonl{suffix} cannot be read to its end" in refusal(file)
+        said = refusal(file)
+        assert f"a.jsonl{suffix} cannot be read to its end" in said
+        assert said.endswith("; restore it from a copy, or download it again")
 
 
 @pytest.mark.parametrize("suffix", WHOLE)

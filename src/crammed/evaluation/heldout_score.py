@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ def heldout_score(
 
     Raises:
         InputError: the file is not in that format or is shorter than one row, or the encoder cannot
-            take rows of this length or has no masked-language-model head, mask token or separator.
+            take rows of this length, has no masked-language-model head, mask token or separator, or
+            computes no finite numbers.
     """
     length = min(_LENGTH, backbone.max_length) if length is None else length
     check_length(length, backbone)
@@ -60,7 +62,7 @@ def heldout_score(
     model = backbone.masked_lm(device)
     whole, losses = heldout_losses(model, rows, backbone.mask, device, each=True)
     by_source = loss_by_source(rows, losses)
-    return {
+    scores = {
         "rows": len(rows.ids),
         "length": length,
         "tokens_per_character": rows.tokens_per_character,
@@ -69,3 +71,6 @@ def heldout_score(
         f"by_position@{RATES[0]}": loss_by_position(rows, losses),
         **({"by_source": by_source} if by_source else {}),
     }
+    if not all(isfinite(value) for value in scores.values() if isinstance(value, float)):
+        raise InputError(f"{backbone.name} computes no finite numbers: evaluate another model")
+    return scores

@@ -17,6 +17,13 @@ _MISPLACED = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
 """A file where a folder is needed, or a folder where a file is."""
 _FAILING = (errno.EIO, errno.EFBIG, errno.ENXIO, errno.ESTALE)
 """A medium that is failing or gone, or a limit on the size of files."""
+AGAIN = "restore it from a copy, or download it again"
+"""What to do about a damaged file."""
+_MEND = "check the disk, then repeat the same command: what is finished is kept"
+_MENDS = {
+    errno.EACCES: "its permissions forbid it: change them with chmod, or run as its owner",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
 
 
 @contextmanager
@@ -55,10 +62,8 @@ def failing(error: Exception, path: Path | None = None, number: int | None = Non
     named = getattr(error, "filename", None) or path
     place = f" {os.fsdecode(named)}" if isinstance(named, str | bytes | Path) else ""
     reason = os.strerror(number) if number else getattr(error, "strerror", None) or error
-    return (
-        f"cannot read or write{place}: {reason}; check the disk, then repeat the same command: "
-        "what is finished is kept"
-    )
+    mend = _MENDS.get(number or getattr(error, "errno", None), _MEND)
+    return f"cannot read or write{place}: {reason}; {mend}"
 
 
 def _os_error(text: str) -> int | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from crammed.errors import InputError
+from crammed.files.faults import AGAIN
 from crammed.formats.lines import CutShort, Faults, File, open_bytes, open_stored, read_faults
 from crammed.formats.streams import BUFFER
 
@@ -77,7 +78,8 @@ def _tarred(file: File) -> Iterator[Member]:
                     yield Member(PurePosixPath(entry.name), entry.size, _buffered(content))
         rest = stream.since(archive.offset)
         if not rest or rest.strip(b"\0") or stream.has_more():
-            raise CutShort(f"{file.shown} cannot be read to its end: cut off, or a broken header")
+            why = "cut off, or a broken header"
+            raise CutShort(f"{file.shown} cannot be read to its end: {why}; {AGAIN}")
 
 
 def _buffered(content: object) -> io.BufferedReader:

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from crammed.errors import InputError, in_one_line
+from crammed.files.faults import AGAIN
 from crammed.files.regular import ordinary
 from crammed.formats.streams import (
     BUFFER,
@@ -122,8 +123,9 @@ def read_faults(file: File) -> Iterator[None]:
         strerror = getattr(error, "strerror", None)  # without the path
         why = strerror or in_one_line(error).replace(str(file.path), file.shown)
         # A disk that fails says nothing about the rest of the file.
-        kind = InputError if isinstance(error, OSError) and error.errno is not None else CutShort
-        raise kind(f"{file.shown} cannot be read to its end: {why}") from error
+        if isinstance(error, OSError) and error.errno is not None:
+            raise InputError(f"{file.shown} cannot be read to its end: {why}") from error
+        raise CutShort(f"{file.shown} cannot be read to its end: {why}; {AGAIN}") from error
 
 
 @contextmanager

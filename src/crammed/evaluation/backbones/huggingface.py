@@ -18,23 +18,29 @@ from crammed.data.tokenization.tokenizer import check_frame
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import SparseMaskedLM, check_length, digest
 from crammed.evaluation.backbones.huggingface_files import (
-    check_tokenizer_files,
     is_tuned,
     is_weights,
     loading,
+    loading_tokenizer,
     model_files,
 )
+from crammed.evaluation.backbones.huggingface_weights import check_numbers, check_weights
 from crammed.evaluation.backbones.tokens import Tokenized, by_library, by_python, plain_ids
 from crammed.export.huggingface import comes_with_our_code
-from crammed.model.tensors import all_finite
 from crammed.tasks.rows import Texts
 
 _UNLIMITED = 10**6
 """Tokenizers without a length limit report a number far above this."""
-_DEFAULT_LENGTH = 512
+_DEFAULT_LENGTH, _LEAST_LENGTH = 512, 8
 _DROPOUT = re.compile(r".*(dropout(_prob|_rate)?|_pdrop)")
 _SINGLE = {"torch_dtype": torch.float32}
 """transformers 5, which takes `dtype` under this name too, else rounds as config.json says."""
+_INFORMING = {
+    "output_loading_info": True,
+    "ignore_mismatched_sizes": True,
+    "return_dict": True,
+}
+"""The configuration may ask for tuples, and transformers names weights that do not fit it."""
 _OF_HEADS = re.compile("classif|qa_")
 """What tells keys of dropout in the heads of tasks from those in the encoder."""
 WRAPPED = "model"
@@ -67,14 +73,15 @@ class HuggingFaceBackbone:
         self._kept: dict[str, dict[str, Tensor]] = {}
         with loading(name, "configuration"):
             self.config: Any = transformers.AutoConfig.from_pretrained(folder, **self._trust)
-        check_tokenizer_files(folder)
-        with loading(name, "tokenizer"):
+        self.config.return_dict = True
+        with loading_tokenizer(name, folder):
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **self._trust)
         base, lost = self._load("AutoModel")
         if lost := {key for key in lost if "pooler" not in key}:
             raise InputError(
                 f"the weights of {name} do not match its config.json: they lack {_some(lost)}"
             )
+        check_numbers(name, files, base)
         self.parameters = self._count(base)
         self.width: int | None = getattr(self.config, "hidden_size", None)
         self.max_length = self.trained_length = self._longest(base)
@@ -186,9 +193,7 @@ class HuggingFaceBackbone:
     def pretrained(self, kind: str) -> dict[str, Tensor]:
         """The weights that a class loads from the folder, except a classifier's last layer."""
         # If the folder holds a classifier, asking for one more label than it has excludes that.
-        model, lost = self._load(
-            kind, num_labels=self.config.num_labels + 1, ignore_mismatched_sizes=True
-        )
+        model, lost = self._load(kind, num_labels=self.config.num_labels + 1)
         return {key: tensor for key, tensor in model.state_dict().items() if key not in lost}
 
     def dropouts(self) -> dict[str, float]:
@@ -237,15 +242,10 @@ class HuggingFaceBackbone:
             if seed is not None:
                 torch.default_generator.manual_seed(seed)
             model, info = getattr(transformers, kind).from_pretrained(
-                self._folder, output_loading_info=True, **more, **_SINGLE, **self._trust
+                self._folder, **_INFORMING, **more, **_SINGLE, **self._trust
             )
         model = model.float()
-        for key, weight in model.named_parameters():
-            if not all_finite([weight]):
-                raise InputError(
-                    f"the weights of {self.name} are damaged: {key} is not finite; restore them "
-                    "from a copy"
-                )
+        check_weights(self.name, model, info["unexpected_keys"])
         mismatched = {k if isinstance(k, str) else k[0] for k in info["mismatched_keys"]}
         return model, {*info["missing_keys"], *mismatched}
 
@@ -281,7 +281,12 @@ class HuggingFaceBackbone:
                 padding = module.padding_idx
                 known.append(module.num_embeddings - (0 if padding is None else padding + 1))
         sane = [n for n in known if isinstance(n, int) and 0 < n < _UNLIMITED]
-        return min(sane, default=_DEFAULT_LENGTH)
+        if (longest := min(sane, default=_DEFAULT_LENGTH)) < _LEAST_LENGTH:
+            raise InputError(
+                f"{self.name} takes only {longest} tokens at a time, too few for any task: name "
+                f"another model, or correct model_max_length in its tokenizer_config.json"
+            )
+        return longest
 
     def _check_tokenizer(self, base: Any) -> None:
         vocabulary = set(self.tokenizer.get_vocab().values())

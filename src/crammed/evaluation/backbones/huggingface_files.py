@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from crammed.data.tokenization.tokenizer import MOST_IDS, check_ids
 from crammed.errors import InputError
 from crammed.extras import import_extra
+from crammed.files.faults import AGAIN
 from crammed.files.folders import inside
 from crammed.files.regular import ordinary, read_text
 from crammed.files.writing import read_json, write_json
@@ -34,6 +35,7 @@ _REST = (
     "added_tokens.json",
     "*.py",
 )
+_OWN_CODE = "comes with its own Python code"
 _OF_VECTORS = ("modules.json", "sentence_bert_config.json", "*_Pooling/config.json")
 """What sentence-transformers adds; it changes nothing of the encoder."""
 
@@ -65,14 +67,23 @@ def find(spec: str) -> tuple[str, Path]:
     return spec, folder
 
 
-def check_tokenizer_files(folder: Path) -> None:
-    """Check that there is a tokenizer, since transformers may blame a missing library instead.
+@contextmanager
+def loading_tokenizer(name: str, folder: Path) -> Iterator[None]:
+    """As `loading`; if there is no tokenizer, transformers may blame a missing library instead.
 
     Raises:
         InputError: the folder holds no file of a tokenizer.
     """
-    if not any(file for pattern in _TOKENIZER for file in folder.glob(pattern)):
-        raise InputError(f"{folder} holds no tokenizer (such as tokenizer.json)")
+    none = InputError(f"{folder} holds no tokenizer (such as tokenizer.json)")
+    if not (there := {file.name for file in _among(folder, _TOKENIZER)}):
+        raise none
+    try:
+        with loading(name, "tokenizer"):
+            yield
+    except InputError as error:
+        if there == {"tokenizer_config.json"} and _OWN_CODE not in str(error):
+            raise none from error
+        raise
 
 
 def model_files(folder: Path) -> list[Path]:
@@ -86,6 +97,8 @@ def model_files(folder: Path) -> list[Path]:
     for file in folder.iterdir():  # transformers reads more of them than are listed here
         if not file.is_dir():
             ordinary(file)
+        if not file.exists():
+            raise InputError(f"{file} is a link to a missing file: copy the model with cp -rL")
     if (folder / "adapter_config.json").exists():  # it names another model to load
         raise InputError(f"{folder} holds an adapter: merge it into its model, and name the result")
     weights = _weights(folder)
@@ -120,7 +133,11 @@ def model_files(folder: Path) -> list[Path]:
             )
     _check_indices(folder)
     _check_ids(folder)
-    return [*weights, *{file for pattern in _REST for file in folder.glob(pattern)}]
+    return [*weights, *_among(folder, _REST)]
+
+
+def _among(folder: Path, patterns: Sequence[str]) -> set[Path]:
+    return {file for each in patterns for file in folder.glob(each) if file.is_file()}
 
 
 def _settings(values: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -224,8 +241,8 @@ def _check_indices(folder: Path) -> None:
 def _weights(folder: Path) -> list[Path]:
     """The weight files that transformers would load: safetensors if there are any."""
     for pattern in _WEIGHTS:
-        if found := list(folder.glob(pattern)):
-            return found
+        if found := _among(folder, [pattern]):
+            return [*found]
     return []
 
 
@@ -246,13 +263,18 @@ def loading(name: str, part: str) -> Iterator[None]:
             raise
         if "trust_remote_code" in str(error):
             raise InputError(
-                f"{name} comes with its own Python code: read it, then add --trust-remote-code "
+                f"{name} {_OWN_CODE}: read it, then add --trust-remote-code "
                 "to run it, which adapt and decide never do"
             ) from error
-        raise InputError(f"the {part} of {name} cannot be loaded: {_first_line(error)}") from error
+        said = _first_line(error)
+        # What transformers does not know is whole.
+        mend = "" if "recogni" in said.lower() else f"; {AGAIN}"
+        raise InputError(f"the {part} of {name} cannot be loaded: {said}{mend}") from error
 
 
 def _first_line(error: BaseException) -> str:
+    if "Weights only load failed" in str(error):  # and PyTorch's advice is to run what is in there
+        return "pytorch_model.bin is damaged, or holds code, as model.safetensors never does"
     lines = str(error).strip().splitlines()
     said = " ".join(lines[: 2 if lines and lines[0].rstrip().endswith(":") else 1])
     return said[:300] or type(error).__name__
