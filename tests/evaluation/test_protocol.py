@@ -64,6 +64,9 @@ def test_the_rate_follows_the_width(tmp_path: Path) -> None:
     for meant in ("null", "64"):
         own.write_text(f"{{lr: 1e-3, lr_width: {meant}, lr_power: by-width}}")
         assert load_protocol(str(own)).at_width(128).lr == 1e-3
+    own.write_text("{lr: 1e-3, lr_width: 768, lr_power: 1000}")
+    with pytest.raises(InputError, match="lr_power: input should be less than or equal to 10"):
+        load_protocol(str(own))
     own.write_text("{lr: 1e-3, lr_width: 768}")
     assert load_protocol(str(own)).at_width(64).lr == pytest.approx(0.012)
 

@@ -14,6 +14,7 @@ MOST_SEEDS = 1000
 NARROW = 256
 """Below this width, models read two texts apart, without dropout, and learn faster, by default; 64
 and 128 were measured, and 192 for the rate."""
+Power = Annotated[float, Field(gt=0.0, le=10.0)]
 Probe = Literal["linear", "knn"]
 
 
@@ -35,7 +36,7 @@ class Protocol(Section):
     lr: PositiveFloat = 4e-5
     lr_width: Size | None = None
     """The width that `lr` is meant for; narrower models get `lr` (lr_width / width) ** lr_power."""
-    lr_power: Annotated[PositiveFloat | Literal["by-width"], Later()] = 1.0
+    lr_power: Annotated[Power | Literal["by-width"], Later()] = 1.0
     """``by-width`` is 1.5; models narrower than `NARROW` get 12.5 `lr` (lr_width / width) ** 0.5
     instead, which is half the rate of pretraining, if `lr` is 4e-5 at width 768. A `lr` that is
     meant for narrow models is not multiplied by 12.5."""
