@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -10,6 +11,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from crammed.errors import InputError
 from crammed.evaluation.comparison import compare_models
 from crammed.evaluation.decision import decided, judged, sentences
 from crammed.evaluation.evaluation import evaluate
@@ -292,6 +294,44 @@ def test_labels_are_not_kept_before_there_are_outputs_of_the_same_rows(
     with pytest.raises(KeyboardInterrupt):
         evaluate(ask(seeds=1, untrained=False), SILENT)
     assert not (tmp_path / "scores" / "gold").exists()
+
+
+def damage_scores(folder: Path, **values: Any) -> None:
+    file = folder / "scores.json"
+    scores = json.loads(file.read_text())
+    entry = scores["suites"]["mine"]["tasks"]["a"]
+    entry |= values
+    scores["suites"]["mine"]["tasks"]["a"] = {k: v for k, v in entry.items() if v is not None}
+    write_json(file, scores)
+
+
+def damage_labels(folder: Path) -> None:
+    save_arrays(folder / "gold/mine/a.npz", {}, {})
+
+
+def damage_predictions(folder: Path, values: Any) -> None:
+    save_arrays(outputs_file(folder, "mine", "a", 1, trained=True), {"a": values}, {})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(partial(damage_scores, seeds=value) for value in (5, [])),
+        *(partial(damage_scores, **{name: None}) for name in ("metric", "median")),
+        damage_labels,
+        *(
+            partial(damage_predictions, values=value)
+            for value in (np.zeros((3, 2)), np.full((COUNT, 2), np.nan), np.full((COUNT, 2), "x"))
+        ),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_damaged_folder_is_named(tmp_path: Path, damage: Any, which: int) -> None:
+    folders = [_evaluated(tmp_path / name, {}, 0.2) for name in ("one", "other")]
+    damage(folders[which])
+    with pytest.raises(InputError, match=f"^{folders[which]} is damaged: remove it, and evaluate"):
+        compare_models(*folders, suite_file(tmp_path))
 
 
 def test_a_task_that_the_suite_no_longer_has_is_named(tmp_path: Path) -> None:

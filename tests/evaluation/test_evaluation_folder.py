@@ -221,3 +221,6 @@ def test_scores_of_several_devices_or_number_formats_are_said_to_be(
         assert (said in " ".join(capsys.readouterr().err.split())) == (seeds == 3)
     described = read_json(tmp_path / "scores" / "evaluation.json") or {}
     assert described["numerics"] == ["cpu in float32", "cpu in bfloat16"]
+    write_json(tmp_path / "scores" / "evaluation.json", {**described, "numerics": 5})
+    with pytest.raises(InputError, match="its 'numerics' are 5; restore it from a copy"):
+        evaluate(ask(seeds=4, untrained=False), SILENT)

@@ -288,6 +288,25 @@ def test_a_model_from_elsewhere_has_a_report_of_its_scores(moved: Path, tmp_path
     assert both.count("<article>") == 2
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({name: 5} for name in ("interval", "rows", "cut", "also", "gain", "skipped")),
+        *({name: "x"} for name in ("spread", "untrained", "seeds")),
+        {"untrained": {"seeds": 5, "median": 5.0}},
+        {"means": 5},
+    ],
+    ids=str,
+)
+def test_scores_of_other_types_are_one_line(
+    moved: Path, tmp_path: Path, values: dict[str, Any]
+) -> None:
+    damaged: dict[str, Any] = {"means": [], **values}
+    damaged["tasks"] = {"mrpc": {**GLUE["tasks"]["mrpc"], **values}}
+    with pytest.raises(InputError, match=r"/evaluation is damaged: remove it, and evaluate again"):
+        write_report([evaluated(moved, glue=damaged)], tmp_path / "report.html")
+
+
 def test_an_unfinished_run_has_no_report(tmp_path: Path) -> None:
     with RunDir.open(tmp_path / "run", tiny()):
         pass

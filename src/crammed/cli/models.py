@@ -74,6 +74,7 @@ def evaluate(
     """Score an encoder on tasks, BLiMP or held-out text; compare two."""
     asked = options.arguments(locals(), "compare", "out")
     from crammed.evaluation.comparison import compare_models
+    from crammed.evaluation.damage import whole
     from crammed.evaluation.suite import raise_for_failed_tasks
     from crammed.files.writing import check_file, write_json
     from crammed.interface import models
@@ -92,7 +93,8 @@ def evaluate(
     both = None if compare is None else _folders_of(model, compare, suite, protocol, into, data)
     if data is not None:
         values = models.evaluate(**asked).result
-        parts += _score_parts(values)
+        with whole(Path(values["folder"])):  # it may have earlier scores of other tasks
+            parts += _score_parts(values)
     if both is not None:
         compared = compare_models(*both, suite)
         values["compare"] = compared.json()

@@ -4,6 +4,7 @@ evaluation   a request: which model, on what; `crammed evaluate` starts here
 protocol     fine-tuning hyperparameters (``protocols/``)
 backbones/   loads the model, wherever it comes from
 folder       stores scores and predictions, and finds finished work again
+damage       says that such a folder is damaged
 suite        a suite of tasks: tokenize, list the jobs, score
 prepared     one of its tasks, tokenized; its folds, and what is to say about its rows
 twins        what untrained models of a shape predict, kept for others of that shape

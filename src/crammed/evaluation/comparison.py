@@ -12,6 +12,7 @@ from rich.text import Text
 
 from crammed.config import Protocol
 from crammed.errors import InputError
+from crammed.evaluation.damage import DAMAGE, whole
 from crammed.evaluation.folder import read_gold, read_outputs, read_scores
 from crammed.evaluation.scores.compare import Difference, compare, paired_difference, untested
 from crammed.evaluation.scores.score import metric_words, metrics_of
@@ -65,8 +66,20 @@ def compare_models(a: Path, b: Path, suite: str) -> Comparison:
     """Compare the scores of a suite in two evaluation folders, one by one.
 
     Raises:
-        InputError: a folder holds no scores of the suite, or both are the same folder.
+        InputError: a folder holds no scores of the suite, both are the same folder, or one is
+            damaged.
     """
+    with whole(a, b):
+        try:
+            return _compared(a, b, suite)
+        except DAMAGE:
+            for folder in (a, b):  # only a damaged one cannot be compared with itself
+                with whole(folder):
+                    differences(load_suite(suite), folder, folder)
+            raise
+
+
+def _compared(a: Path, b: Path, suite: str) -> Comparison:
     check_other(a, b, suite)
     loaded = load_suite(suite)
     one, other = (_scores_of(loaded, folder) for folder in (a, b))

@@ -178,7 +178,11 @@ class EvaluationFolder:
         """
         described = self.path / "evaluation.json"
         found = read_json(described) or {}
-        before = list(found.get("numerics", []))
+        before = found.get("numerics", [])
+        if not isinstance(before, list):
+            raise InputError(
+                f"{described} is damaged: its 'numerics' are {before!r}; restore it from a copy"
+            )
         if now not in before:
             write_json(described, {**found, "numerics": [*before, now]})
         return before

@@ -14,6 +14,7 @@ from crammed.budget import format_seconds
 from crammed.data import show
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
+from crammed.evaluation.damage import whole
 from crammed.evaluation.folder import read_scores, read_told
 from crammed.evaluation.scores import table
 from crammed.evaluation.scores.published import published, published_beside
@@ -189,6 +190,15 @@ def _all_scores(run: Path) -> dict[str, Any]:
 
 def _scores(scores: dict[str, Any], folder: Path) -> dict[str, Any]:
     """What a model was evaluated on: suites of tasks, BLiMP, held-out text."""
+    with whole(folder):
+        for name, suite in scores["suites"].items():
+            if "tasks" in suite:  # what cannot be shown is found before it is in a page
+                table.score_tables(name, suite, scores.get("protocol", {}), None)
+                "".join(map(table.skipped_text, suite["tasks"].values()))
+        return _what_of(scores, folder)
+
+
+def _what_of(scores: dict[str, Any], folder: Path) -> dict[str, Any]:
     suites, protocol = scores["suites"], scores.get("protocol", {})
     tasks = {
         name: {
