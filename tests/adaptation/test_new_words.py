@@ -81,6 +81,17 @@ def test_a_file_names_words_and_those_that_are_tokens_are_left_out(
     assert words_of(text, str(file), bert) == ("zymurgy", "tokamak")
 
 
+def test_words_of_ideographs_are_found_in_text(bert: Original, text: Path, tmp_path: Path) -> None:
+    file = tmp_path / "words.txt"
+    file.write_text("选项\n")
+    words = words_of(text, str(file), bert)
+    assert words == ("选项",)
+    larger: Any = bert.with_words(words).tokenizer
+    number = larger.token_to_id("选项")
+    for typed in ("选项", "打开选项 名称", "a 选项 b"):
+        assert larger.encode(typed).ids.count(number) == 1
+
+
 def test_a_word_with_the_letters_of_a_piece_keeps_the_pieces_embedding(
     tmp_path: Path, text: Path
 ) -> None:

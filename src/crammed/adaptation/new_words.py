@@ -115,9 +115,10 @@ def _is_split(tokenizer: Any, word: str) -> bool:
 
 
 def _normal(tokenizer: Any, word: str) -> str:
-    """A word as the tokenizer sees it, such as in lower case."""
-    normalizer = tokenizer.backend_tokenizer.normalizer
-    return word if normalizer is None else normalizer.normalize_str(word).strip(" \u2581") or word
+    """A word as the tokenizer sees it, such as in lower case, without spaces around ideographs."""
+    if (normalizer := tokenizer.backend_tokenizer.normalizer) is None:
+        return word
+    return "".join(normalizer.normalize_str(word).split()).strip("\u2581") or word
 
 
 def _in_file(file: Path) -> Iterator[str]:
