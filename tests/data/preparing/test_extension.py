@@ -15,7 +15,7 @@ import pytest
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts, rows_of_corpus
-from crammed.data.preparing import extension
+from crammed.data.preparing import driver, extension
 from crammed.data.preparing.extension import extend
 from crammed.data.preparing.read import source
 from crammed.data.show import describe_corpus
@@ -136,6 +136,52 @@ def test_a_call_that_was_killed_while_joining_is_repeated(
         patch.setattr(extension, "prepare", killed)  # which is done
         made = extend(base, config_of(further).data, tmp_path / "larger", SILENT)
     assert made.manifest == whole.manifest
+
+
+@pytest.mark.parametrize(
+    ("stage", "repeated"), [("mix_sources", False), ("_manifest", False), ("_manifest", True)]
+)
+def test_what_a_killed_call_leaves_is_removed(
+    tmp_path: Path, base: Corpus, further: Path, stage: str, repeated: bool
+) -> None:
+    place = extension if stage == "_manifest" else driver
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(place, stage, Mock(side_effect=SystemExit))
+        with pytest.raises(SystemExit):
+            extend(base, config_of(further).data, tmp_path / "larger", SILENT)
+    left = [each.name for each in tmp_path.glob(".*")]
+    assert left
+    assert all(".larger." in name for name in left)
+    if repeated:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(extension.shutil, "rmtree", Mock())  # killed before the last line
+            extend(base, config_of(further).data, tmp_path / "larger", SILENT)
+        assert list(tmp_path.glob(".*"))
+        with pytest.raises(InputError, match="exists already"):
+            extend(base, config_of(further).data, tmp_path / "larger", SILENT)
+    else:
+        other = write_jsonl(tmp_path / "other.jsonl", documents(60, seed=2))
+        extend(base, config_of(other).data, tmp_path / "larger", SILENT)
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("data.clean.repeated.unit=line", ["extend  repeated lines are looked for only within"]),
+        ("data.clean.substring=50", ["extend  repeated passages are looked for only within"]),
+        ("data.cls=true", []),
+    ],
+)
+def test_what_is_not_compared_with_old_text_is_named(
+    tmp_path: Path, word: str, said: list[str]
+) -> None:
+    base = prepared(tmp_path / "base", write_jsonl(tmp_path / "a.jsonl", documents(300)), word)
+    new, told = write_jsonl(tmp_path / "b.jsonl", documents(60, seed=3)), io.StringIO()
+    with Progress(told) as progress:
+        extend(base, config_of(new).data, tmp_path / "larger", progress)
+    lines = [line for line in told.getvalue().splitlines() if line.startswith("extend")]
+    assert lines == [f"{each} the new text" for each in said]
 
 
 def test_what_was_piped_into_a_killed_call_is_not_taken_for_other_text(

@@ -7,6 +7,7 @@ documents and the settings of the first one, and the two are then joined.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -33,7 +34,7 @@ from crammed.data.statistics import unigram_cross_entropy, unknown_and_unused
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.data.verification import verify_once
 from crammed.errors import InputError
-from crammed.files.folders import check_vacant, new_folder, sync_all
+from crammed.files.folders import WORK, check_vacant, new_folder, sync_all
 from crammed.files.hashes import json_hash
 from crammed.files.writing import write_json
 from crammed.machine.engine import Engine, open_engine
@@ -67,6 +68,7 @@ def extend(
         InputError: as for `prepare`, or `base` is damaged.
     """
     if (out / "manifest.json").exists():
+        _remove_parts(out)
         remove_left_overs(out)
     check_vacant(out, "--out")
     verify_once(base, progress)
@@ -76,10 +78,11 @@ def extend(
             "text that repeats them stays"
         )
     wanted, tokenizer = settings_for_more(base, data)
-    if any((wanted.clean.near, wanted.clean.substring, wanted.clean.repeated)):
-        progress.line("extend  near-duplicates are looked for only within the new text")
+    if within := _looked_for_within(wanted.clean):
+        progress.line(f"extend  {' and '.join(within)} are looked for only within the new text")
     name = json_hash([base.sha256, wanted.model_dump(mode="json")])[:16]
     part = out.with_name(f".{out.name}.{name}")
+    _remove_parts(out, but=part)
     piped = any(source.path == "-" for source in wanted.sources)
     if part.exists() and (piped or changed_files(Corpus(part), wanted)):
         shutil.rmtree(part)
@@ -92,6 +95,22 @@ def extend(
             _join(base, new, made, engine)
     shutil.rmtree(part, ignore_errors=True)
     return Corpus(out)
+
+
+def _remove_parts(out: Path, but: Path | None = None) -> None:
+    """Remove what killed calls left beside `out`, except what is of the part `but`."""
+    names = re.compile(rf"\.?(\.{re.escape(out.name)}\.[0-9a-f]{{16}})({re.escape(WORK)})?")
+    near = [names.fullmatch(each.name) for each in out.parent.glob(".*")]
+    for part in {out.with_name(found[1]) for found in near if found} - {but}:
+        remove_left_overs(part)
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _looked_for_within(clean: CleanConfig) -> list[str]:
+    """What is dropped only if it repeats other text of the same call, in words."""
+    words = ["near-duplicates"] if clean.near is not None else []
+    words += [f"repeated {clean.repeated.unit}s"] if clean.repeated is not None else []
+    return [*words, "repeated passages"] if clean.substring is not None else words
 
 
 def settings_for_more(base: Corpus, data: DataConfig) -> tuple[DataConfig, TokenizerConfig]:
