@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from crammed.config import Protocol
 from crammed.errors import CrammedError, InputError
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.evaluation import Request, evaluate
@@ -76,7 +77,7 @@ def keep(
             model=model,
             tasks=(task.name,),
             protocol=protocol,
-            into=request.into or default_folder(model, request.protocol),
+            into=request.into or _default_folder(model, request.protocol, own=own),
             keep=weights,
         )
         result = evaluate(asked, progress)
@@ -93,6 +94,11 @@ def keep(
     suites = {suite.name: {"tasks": described.scores, "means": []}}
     about = {"out": str(out), "scores": described.scores, "classes": judged.classes()}
     return {**result, "model": encoder, "suites": suites, **about}
+
+
+def _default_folder(model: str, protocol: str | Protocol | None, *, own: bool) -> Path:
+    """Where scores go, which an export has by its run's own protocol, unless one is named."""
+    return default_folder(model, "finetuned" if own and protocol is None else protocol)
 
 
 def _task_of(request: Request, progress: Progress) -> tuple[Suite, Task]:
