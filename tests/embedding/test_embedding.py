@@ -201,6 +201,7 @@ def test_the_first_update_has_a_rate(
     model_folders: dict[str, Path],
     text: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
     budget: str,
 ) -> None:
     rates, real = [], torch.optim.AdamW.step
@@ -210,9 +211,11 @@ def test_the_first_update_has_a_rate(
         return real(self, *given)
 
     monkeypatch.setattr(torch.optim.AdamW, "step", step)
-    embed(model_folders["bert"], text, tmp_path / "out", budget=budget)
+    made = embed(model_folders["bert"], text, tmp_path / "out", budget=budget, length=9999)
     assert len(rates) == 1
     assert rates[0] > 0
+    said = f"texts are truncated at {made.result['length']} tokens, which the model was trained on"
+    assert said in capsys.readouterr().err
 
 
 def check_folder(folder: Path, *, trust: bool = False) -> None:
@@ -318,9 +321,10 @@ def test_code_of_others_is_not_run_because_it_lies_in_a_run(
 def test_what_is_wrong_leaves_nothing(
     tmp_path: Path, model_folders: dict[str, Path], text: Path, rated: Path
 ) -> None:
-    few, unrated = tmp_path / "few.txt", tmp_path / "unrated.csv"
+    few, unrated, empty = (tmp_path / name for name in ("few.txt", "unrated.csv", "empty.csv"))
     few.write_text("Hi.")
     unrated.write_text("sentence1,sentence2\na,b\n")
+    empty.write_text("sentence1,sentence2,score\n")
     alike = tmp_path / "alike.csv"
     alike.write_text("sentence1,sentence2,score\na,b,3\nc,d,3\n")
     wrong: list[tuple[dict[str, Any], str]] = [
@@ -328,6 +332,7 @@ def test_what_is_wrong_leaves_nothing(
         ({"partners": "both"}, "no partners 'both'"),
         ({"text": few}, "1 document, too little to learn from"),
         ({"pairs": unrated}, "has no column score or label"),
+        ({"pairs": empty}, "empty.csv holds no pairs: give each a row"),
         ({"pairs": alike}, "all ratings are the same, so there is no correlation: name"),
         ({"batch": 5000, "out": tmp_path / "made" / "out"}, "fewer than one batch of 5000"),
         ({"batch": 0}, "--batch takes a number from 2 to 65536"),
@@ -340,7 +345,7 @@ def test_what_is_wrong_leaves_nothing(
         given = {"text": text, "out": tmp_path / "out", **values}
         with pytest.raises(InputError, match=words):
             embed(model_folders["bert"], **given)
-    assert {*tmp_path.iterdir()} == {few, unrated, alike, rated}
+    assert {*tmp_path.iterdir()} == {few, unrated, empty, alike, rated}
 
 
 def test_a_folder_that_another_process_is_making_costs_no_budget(

@@ -21,6 +21,7 @@ from crammed.embedding.passages import Passages
 from crammed.embedding.scoring import read_pairs, scores, vectors
 from crammed.embedding.tuning import DROPOUT, Contrast, Tuning, tune
 from crammed.errors import InputError
+from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.huggingface import HuggingFaceBackbone, inner
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.finetuning.batches import EncodedSplit
@@ -75,7 +76,7 @@ def make(
     backbone, source, trust = _encoder(model, trust_remote_code=trust_remote_code)
     metadata = Metadata.inherited(source, license)
     other = None if beside is None else Beside.load(beside, trust_remote_code=trust_remote_code)
-    tuning = replace(tuning, length=min(tuning.length, backbone.trained_length))
+    tuning = _within_trained_length(tuning, backbone, progress)
     passages = Passages.read(sources, tuning.length, tuning.seed, progress)
     numerics = Numerics.on(choose_device(compute))
     mean = MeanOfTokens(backbone.encoder_to_train(tuning.seed, DROPOUT)).to(numerics.device)
@@ -113,6 +114,14 @@ def _encoder(model: str, *, trust_remote_code: bool) -> tuple[HuggingFaceBackbon
     files = (source / "config.json", source / "tokenizer_config.json")
     code = any("auto_map" in (read_json(file) or {}) for file in files)
     return backbone, source, trust and code
+
+
+def _within_trained_length(tuning: Tuning, backbone: Backbone, progress: Progress) -> Tuning:
+    """The tuning with texts no longer than the encoder was trained on; says so if that is less."""
+    if tuning.length <= (longest := backbone.trained_length):
+        return tuning
+    progress.line(f"note  texts are truncated at {longest} tokens, which the model was trained on")
+    return replace(tuning, length=longest)
 
 
 def _written(

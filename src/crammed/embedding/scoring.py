@@ -36,8 +36,9 @@ def read_pairs(file: Path) -> Rows:
     """
     split = open_file(file)
     placed = list(split.records())
-    first = placed[0][1] if placed else {}
-    rating = next((name for name in SCORES if name in first), None)
+    if not placed:
+        raise InputError(f"{file} holds no pairs: give each a row with two texts and a number")
+    rating = next((name for name in SCORES if name in placed[0][1]), None)
     if rating is None:
         raise InputError(f"{file} has no column score or label: rate each pair with a number")
     values = {"name": "pairs", "kind": "regression", "text": TEXTS, "metric": ("spearman",)}
