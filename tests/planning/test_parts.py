@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from crammed.data.corpus import Corpus, RowStream
 from crammed.machine.device import Device
 from crammed.planning.parts import PartTimes, measure_speed
-from crammed.terminal.progress import SILENT
+from crammed.terminal.progress import SILENT, Progress
 from crammed.training.update.build import new_model
 from crammed.training.update.planned import Update
 from crammed.training.update.step import TrainStep
@@ -88,7 +89,9 @@ def test_compiling_is_measured_cold_and_warm(monkeypatch: pytest.MonkeyPatch, cp
         clock.now += next(takes)
 
     monkeypatch.setattr(TrainStep, "prepare", prepare)
-    speed = measure_speed(config(budget="60s"), None, compiled, 0.0, SILENT, clock)
+    said = io.StringIO()
+    speed = measure_speed(config(budget="60s"), None, compiled, 0.0, Progress(said), clock)
+    assert "compiling comes first, which can take minutes" in said.getvalue()
     assert (speed.first_compile, speed.compile) == pytest.approx((9.0, 2.0), abs=0.01)
 
 

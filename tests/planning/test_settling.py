@@ -186,6 +186,16 @@ def test_it_is_said_once_that_the_machine_is_busy(
     lines = said.getvalue().splitlines()
     assert [line[:16] for line in lines if "measuring" not in line] == ["machine  is busy"]
     assert measure.busy
+    assert "stop the command before its first update" in said.getvalue()
+
+
+def test_a_plan_made_on_a_busy_machine_is_to_be_repeated(
+    corpus: Corpus, cpu: Device, machine: Machine
+) -> None:
+    said, wanted, machine.busy = io.StringIO(), asked(corpus), True
+    speeds = planning._here(wanted, corpus, 1.0, Progress(said))
+    assert speeds.measure(wanted.config) == SLOW
+    assert "may be too small; repeat the command without that work\n" in said.getvalue()
 
 
 def test_a_choice_from_a_busy_machine_stays_once_a_run_has_begun(

@@ -33,7 +33,12 @@ def plan(
     corpus: options.CorpusOption = None,
     budget: options.BudgetOption = None,
     seconds: Annotated[
-        float | None, typer.Option(min=1.0, max=A_DAY, help="Seconds to measure for (default: 20).")
+        float | None,
+        typer.Option(
+            min=1.0,
+            max=A_DAY,
+            help="Seconds to measure for (default: 20), after compiling, which can take minutes.",
+        ),
     ] = None,
     fit: options.FitOption = False,
     as_json: options.JsonOption = False,
@@ -109,12 +114,12 @@ class _Speeds:
 
 def _here(asked: Asked, corpus: Corpus | None, seconds: float, progress: Progress) -> _Speeds:
     from crammed.planning.parts import measure_speed
-    from crammed.planning.settling import Measuring, device_of
+    from crammed.planning.settling import REPEAT, Measuring, device_of
 
     rows = corpus.rows if corpus is not None else None
     device = device_of(asked.nominally(rows), rows)
     return _Speeds(
-        Measuring(device, progress),
+        Measuring(device, progress, mend=REPEAT),
         lambda config: measure_speed(config, corpus, device, seconds, progress),
     )
 

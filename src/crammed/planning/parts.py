@@ -106,6 +106,8 @@ def measure_speed(
     with progress.task("measuring", seconds) as task:
         source = source_of(config, corpus, vocab_size)
         start = _start(config, corpus, step, source, clock)
+        if device.compile:
+            task.line("measuring  compiling comes first, which can take minutes")
         took = first = _prepare(config, step, device, clock)
         if device.compile:  # a later run finds the compiler's output on disk, so measure that too
             torch._dynamo.reset()

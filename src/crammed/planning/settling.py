@@ -31,8 +31,10 @@ from crammed.terminal.progress import Progress
 from crammed.training.distributed import Group
 from crammed.training.update.lanes import lanes_before, lanes_of
 
-BUSY = (
-    "is busy: other work slowed the measurement, so the chosen model size may be too small; "
+BUSY = "is busy: other work slowed the measurement, so the chosen model size may be too small; "
+REPEAT = "repeat the command without that work"
+"""What to do of a plan, of which nothing stays."""
+_CHOOSE_AGAIN = (
     "to choose again, stop the command before its first update and repeat it without that work"
 )
 
@@ -65,12 +67,14 @@ class Measuring:
 
     Attributes:
         busy: whether other work held up a measurement, which is said once.
+        mend: what to do about that.
     """
 
     device: Device
     progress: Progress
     several: int = 1
     busy: bool = False
+    mend: str = _CHOOSE_AGAIN
 
     def __call__(self, config: RunConfig) -> float:
         with self.progress.task("measuring") as task:
@@ -80,7 +84,7 @@ class Measuring:
             task.update(1, f"{layers} x {width} trains with {quantity(speed, 'FLOP/s')}")
         if found.busy and not self.busy:
             self.busy = True
-            self.progress.line(f"machine  {BUSY}")
+            self.progress.line(f"machine  {BUSY}{self.mend}")
         return speed
 
 
