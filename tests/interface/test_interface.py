@@ -358,6 +358,8 @@ def test_what_is_wrong_is_said_before_any_work(tmp_path: Path) -> None:
     package: Any = crammed
     for call, words in (
         (lambda: crammed.run(data=text, budget="1 fortnight"), "is not a budget"),
+        (lambda: package.run(data=text, budget=60), "^'60' is not a budget: write it like 90m"),
+        (lambda: package.embed("x", data=text, out="v", budget=60), "'60' is not a budget: write"),
         (lambda: crammed.run(overrides={"seed": 1}, data=text, seed=2), "seed is set twice"),
         (lambda: crammed.run(overrides={"optim.rate": 1}, data=text), "optim.rate"),
         (lambda: crammed.prepare(data=tmp_path / "no", out=tmp_path / "c"), "no"),

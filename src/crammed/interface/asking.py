@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+from pydantic import BeforeValidator
+
 from crammed.budget import Budget
 from crammed.config import ComputeConfig, DataConfig, SourceConfig, TokenizerConfig
 from crammed.config.arguments import LISTED, File
@@ -31,6 +33,11 @@ Overrides = Annotated[str | Mapping[str, Any] | Sequence[str], LISTED]
 """Values in place of a recipe's: ``{"model.layers": 4}``, or as typed, ``["model.layers=4"]``."""
 Texts = Annotated[str | Path | Sequence[str | Path], LISTED]
 """Where text lies: one or several of what ``--data`` takes."""
+Limit = Annotated[
+    str | Budget,
+    BeforeValidator(lambda b: b if isinstance(b, str | Budget) else Budget.parse(str(b))),
+]
+"""What may be spent, such as ``1h``; a number without a unit is refused, as when typed."""
 Tasks = Annotated[str | Sequence[str], LISTED]
 """Names of tasks: ``rte,mrpc``, or each by itself."""
 
@@ -49,7 +56,7 @@ def configure(
     recipe: str | None,
     overrides: Overrides,
     fixed: dict[str, Any],
-    budget: str | Budget | None = None,
+    budget: Limit | None = None,
     seed: int | None = None,
     data: Texts = (),
     corpus_dir: File | None = None,

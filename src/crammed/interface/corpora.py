@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from crammed.budget import Budget
 from crammed.config import TokenizerConfig
 from crammed.config.arguments import File, checked
 from crammed.config.kinds import flat
@@ -33,7 +32,7 @@ def prepare(
     overrides: asking.Overrides = (),
     *,
     data: asking.Texts = (),
-    budget: str | Budget | None = None,
+    budget: asking.Limit | None = None,
     out: File,
     work: File | None = None,
     heldout: asking.Texts = (),

@@ -10,7 +10,6 @@ from crammed.adaptation.adapting import Adaptation, ask_for
 from crammed.adaptation.general_text import Replay, TaskTexts
 from crammed.adaptation.new_words import words_to_add
 from crammed.adaptation.original import Original
-from crammed.budget import Budget
 from crammed.config.arguments import File, checked
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError
@@ -44,7 +43,7 @@ def run(
     *,
     data: asking.Texts = (),
     corpus: File | None = None,
-    budget: str | Budget | None = None,
+    budget: asking.Limit | None = None,
     suite: File = "glue",
     tasks_data: File | None = None,
     glue: File | None = None,
@@ -117,7 +116,7 @@ def pretrain(
     overrides: asking.Overrides = (),
     *,
     corpus: File,
-    budget: str | Budget | None = None,
+    budget: asking.Limit | None = None,
     seed: int | None = None,
     out: File | None = None,
     fit: bool = False,
@@ -187,7 +186,7 @@ def adapt(
     task_adaptive: File | None = None,
     tasks_data: File | None = None,
     new_words: File | int | None = None,
-    budget: str | Budget | None = None,
+    budget: asking.Limit | None = None,
     seed: int | None = None,
     out: File | None = None,
 ) -> Run:
