@@ -140,7 +140,9 @@ def test_texts_longer_than_the_rows_of_training(tmp_path: Path) -> None:
     model.encode(["fox " * 20], 6)  # a limit of one's own is no surprise
     with pytest.raises(InputError, match="was trained on texts of at most 8 tokens: choose"):
         model.encode(["fox"], 9)
-    with pytest.raises(InputError, match="the text is longer than the 8 tokens that run was"):
+    with pytest.raises(
+        InputError, match="the text is longer than the 8 tokens that the model run was"
+    ):
         model.fill("fox " * 20 + "[MASK]")
 
 

@@ -86,8 +86,8 @@ class Model:
         longest = self.backbone.trained_length
         if max_length is not None and max_length not in range(3, longest + 1):
             raise InputError(
-                f"{self.backbone.name} was trained on texts of at most {longest} tokens: choose "
-                f"max_length={longest} or less, but 3 or more"
+                f"the model {self.backbone.name} was trained on texts of at most {longest} tokens: "
+                f"choose max_length={longest} or less, but 3 or more"
             )
         with _LOADING:
             model, numerics = self.model, self._numerics
@@ -115,7 +115,7 @@ class Model:
         tokens = backbone.tokenize(given, backbone.trained_length, words=False)
         if tokens.cut:
             raise InputError(
-                f"the text is longer than the {backbone.trained_length} tokens that "
+                f"the text is longer than the {backbone.trained_length} tokens that the model "
                 f"{backbone.name} was trained on: shorten it"
             )
         ids = tokens.ids.astype(np.int64)

@@ -26,12 +26,13 @@ from crammed.evaluation.backbones.huggingface_files import PAIR_LAYER
 from crammed.evaluation.evaluation import Request
 from crammed.evaluation.finetuning import jobs
 from crammed.evaluation.finetuning.arrays import load_arrays, save_arrays
-from crammed.evaluation.folder import outputs_file, read_outputs
+from crammed.evaluation.folder import default_folder, outputs_file, read_outputs
 from crammed.evaluation.scores.predictions import probabilities
 from crammed.evaluation.suite import median_seed
 from crammed.export.card import Metadata, with_metadata
 from crammed.export.huggingface import export
 from crammed.files.writing import write_json
+from crammed.finetuned import keeping
 from crammed.finetuned.card import describe
 from crammed.finetuned.folder import DESCRIPTION, Description, read_description, write_model
 from crammed.finetuned.keeping import keep
@@ -244,6 +245,42 @@ def test_the_configuration_is_of_what_is_kept(
     assert not {"dtype", "torch_dtype"} & {*config}
 
 
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        ([], "the only seed. Inputs"),
+        ([70.0], "the only seed. Inputs"),
+        ([50.0, 60.0, 70.0], "number 2 of the 3 seeds (`seed` 1 in task.json), whose"),
+    ],
+)
+def test_the_card_and_the_description_count_seeds_alike(seeds: list[float], said: str) -> None:
+    task = Task.model_validate({"name": "mine", **COLUMNS["regression"], "kind": "regression"})
+    scores = {"mine": {"metric": "pearson", "median": 60.0, "seeds": seeds}} if seeds else {}
+    about = Description(task=task, max_length=9, encoder="a`b", seed=len(seeds) // 2, scores=scores)
+    judged = Mock(**{f"{each}.return_value": [] for each in ("classes", "mistakes")})
+    page = describe(about, judged, Metadata(None), trust=False)
+    assert f"The weights are those of {said}" in page
+    assert "# `ab`, fine-tuned on mine" in page
+
+
+def test_scores_of_a_run_are_not_where_those_of_its_export_go(
+    data: Path, encoders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which `crammed evaluate RUN/export` has by another protocol, unless one is named."""
+    monkeypatch.chdir(data.parent)
+    asked = Mock(side_effect=InputError("stop"))
+    monkeypatch.setattr(keeping, "evaluate", asked)
+    run = encoders["crammed"]
+    given = request(data, run, into=None)
+    for protocol in (None, given.protocol):
+        with pytest.raises(InputError, match="stop"):
+            keep(replace(given, protocol=protocol), data.parent / "kept", SILENT)
+    own, named = (call.args[0].into for call in asked.call_args_list)
+    assert own.name == "crammed-export-finetuned"
+    assert own != default_folder(str(run / "export"), None)
+    assert named == default_folder(str(run / "export"), given.protocol)
+
+
 def test_the_weights_are_those_of_the_median_seed(data: Path, encoders: dict[str, Path]) -> None:
     done = keep(request(data, encoders["crammed"], seeds=3), data.parent / "kept", SILENT)
     (score,) = done["suites"]["classification"]["tasks"].values()
@@ -304,8 +341,14 @@ def test_a_model_is_kept_of_all_rows_where_parts_of_them_are_scored(
 @pytest.mark.parametrize(
     ("seeds", "said"),
     [
-        ([70.0, 50.0, 60.0, 80.0], "seed 3, whose score is the lower of the middle two. Inputs"),
-        ([70.0, 50.0, 60.0], "seed 3, whose score is the median. Inputs"),
+        (
+            [70.0, 50.0, 60.0, 80.0],
+            "4 seeds (`seed` 2 in task.json), whose score is the lower of the middle two. Inputs",
+        ),
+        (
+            [70.0, 50.0, 60.0],
+            "number 3 of the 3 seeds (`seed` 2 in task.json), whose score is the median. Inputs",
+        ),
     ],
 )
 def test_the_page_says_which_seed_is_kept(seeds: list[float], said: str) -> None:

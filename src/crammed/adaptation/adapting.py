@@ -117,9 +117,9 @@ def _model_card(original: Original, training: Training, mask: str) -> str:
     return "\n".join(
         [
             *origin.lines(*tags),
-            f"# {original.name}, adapted",
+            f"# `{original.name}`, adapted",
             "",
-            f"{original.name} ({original.backbone.parameters:,} parameters) was trained before; "
+            f"`{original.name}` ({original.backbone.parameters:,} parameters) was trained before; "
             f"its masked-language modelling was continued on other text, with {tokenizer}, on "
             f"rows of {length} tokens. Its {license} and limits apply.",
             "",
@@ -167,7 +167,7 @@ class Adaptation:
         for reason in device.reasons:
             progress.line(f"device  {reason}")
         progress.line(
-            f"model  {original.name} ({quantity(original.backbone.parameters)} parameters) is "
+            f"model  '{original.name}' ({quantity(original.backbone.parameters)} parameters) is "
             f"adapted, which is outside the rules of Cramming: updates of "
             f"{counted(config.batch.rows, 'row')} of {config.data.row_length} tokens, learning "
             f"rate {config.optim.lr:.1e}"
@@ -181,7 +181,7 @@ class Adaptation:
             )
         if lacks := original.lacks:
             progress.line(
-                f"note  {original.name} comes without {counted(len(lacks), 'tensor')} of its "
+                f"note  '{original.name}' comes without {counted(len(lacks), 'tensor')} of its "
                 f"masked-language-model head, such as {min(lacks)}: they are initialised at random"
             )
 

@@ -73,9 +73,9 @@ def card(result: dict[str, Any], metadata: Metadata, *, trust: bool) -> str:
 pipeline_tag: sentence-similarity
 {tags}---
 
-# Sentence embeddings of {result["model"]}
+# Sentence embeddings of `{result["model"]}`
 
-`crammed embed` tuned the encoder {result["model"]} on unlabelled text, with {result["updates"]:,}
+`crammed embed` tuned the encoder `{result["model"]}` on unlabelled text, with {result["updates"]:,}
 updates of {result["batch"]} {units}. The vector of a text is the mean of its tokens; texts are
 truncated at {result["length"]} tokens.
 

@@ -33,8 +33,6 @@ def describe(description: Description, judged: Judged, metadata: Metadata, *, tr
     pipeline = _PIPELINES.get(task.kind, "text-classification")
     hub = [] if description.apart else ["library_name: transformers", f"pipeline_tag: {pipeline}"]
     folds = _FOLDED.format(task.folds) if task.folds else ""
-    odd = any(len(score.get("seeds", ())) % 2 for score in description.scores.values())
-    middle = "the median" if odd else "the lower of the middle two"
     lines = [
         "---",
         *hub,
@@ -42,13 +40,13 @@ def describe(description: Description, judged: Judged, metadata: Metadata, *, tr
         "tags: [crammed, custom_code]" if trust else "tags: [crammed]",
         "---",
         "",
-        f"# {_cell(description.encoder)}, fine-tuned on {task.name}",
+        f"# `{shortened(description.encoder).replace('`', '')}`, fine-tuned on {task.name}",
         "",
         *[_score_line(name, score) for name, score in description.scores.items()],
         *[f"- {note}" for note in notes(description.scores)],
         "",
-        f"The weights are those of seed {description.seed + 1}, whose score is {middle}. Inputs "
-        f"are truncated at {description.max_length} tokens.{folds}",
+        f"The weights are those of {_which_seed(description)}. Inputs are truncated at "
+        f"{description.max_length} tokens.{folds}",
         *([_APART] if description.apart else []),
         *([_SCALED.format(scale)] if (scale := description.scale) else []),
         "",
@@ -70,6 +68,18 @@ def describe(description: Description, judged: Judged, metadata: Metadata, *, tr
             for text, label, guess, share in mistakes
         ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _which_seed(description: Description) -> str:
+    """The seed whose weights are kept, counted from 1 in words, and as task.json has it."""
+    seeds = max((len(each.get("seeds", ())) for each in description.scores.values()), default=1)
+    if seeds < 2:
+        return "the only seed"
+    number, middle = description.seed, "the median" if seeds % 2 else "the lower of the middle two"
+    return (
+        f"number {number + 1} of the {seeds} seeds (`seed` {number} in task.json), whose score is "
+        f"{middle}"
+    )
 
 
 def _score_line(name: str, score: dict[str, Any]) -> str:
