@@ -88,7 +88,7 @@ def test_what_would_help_most_follows_from_the_rule() -> None:
 def test_a_size_that_was_set_is_compared_with_the_rule() -> None:
     layers, width = SHAPES[0]
     small = {"model.layers": layers, "model.width": width}
-    assert "as set; the rule would take 16 x 768, the largest" in why("2e18flop", 10**9, **small)
+    assert "as set; the rule would take 16 x 768: the largest" in why("2e18flop", 10**9, **small)
     odd = {"model.width": 56, "model.head_dim": 56}
     assert why("2e18flop", 10**9, **odd) == "as set (2 exaFLOP)"
     assert why("1h", 10**9, **small) == "as set; crammed plan measures what suits 1h"

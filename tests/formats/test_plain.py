@@ -120,6 +120,11 @@ def test_small_files_of_a_folder_are_documents(tmp_path: Path) -> None:
         "data.documents=blank-line, line or file changes it"
     ]
     assert said(documents="file") == []
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).unlink()
+    assert said() == [
+        "1 text file cut into documents at blank lines; data.documents=line or file changes it"
+    ]
 
 
 def test_a_line_and_a_document_have_a_limit(

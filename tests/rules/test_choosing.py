@@ -161,7 +161,7 @@ def test_heads_of_the_size_that_was_chosen_rule_out_no_other() -> None:
     poorer = ask("crammed", ["model.layers=4", "model.width=192"], limit)
     set_so = choose(poorer, None, lambda config: pytest.fail("measured"))
     said = reasons(set_so.config, set_so.choice, None)
-    assert "as set; the rule would take 4 x 128, the largest that gets 10 tokens" in said
+    assert "as set; the rule would take 4 x 128: the largest that gets 10 tokens" in said
     less = chosen.config.model_copy(update={"budget": set_so.config.budget})
     assert "no size" not in why_size(type(chosen)(less, chosen.choice), None)
     assert "as chosen when the run began" in reasons(less, chosen.choice, None)

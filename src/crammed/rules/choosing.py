@@ -202,7 +202,7 @@ def reasons(config: RunConfig, choice: Choice, rows: float | None, known: str = 
         return f"as set ({spent})"
     if shape_of(best) != shape_of(config):
         layers, width = shape_of(best)
-        why = f"as set; the rule would take {layers} x {width}, {why}"
+        why = f"as set; the rule would take {layers} x {width}: {why}"
         why = "as chosen when the run began" if followed else why
     most, little = "more time" if budget.kind == "time" else "a larger budget", "more text"
     if rows is None:

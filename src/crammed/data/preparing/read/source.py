@@ -113,7 +113,8 @@ def describe_reading(sources: Sequence[Source], data: DataConfig) -> Iterator[st
             f"{counted(count, 'text file')} {_AS[kind]}{' each' * (kind == 'file' and count > 1)}"
             for kind, count in chosen.most_common()
         ]
-        yield f"{', '.join(words)}; data.documents=blank-line, line or file changes it"
+        *values, last = (kind for kind in ("blank-line", "line", "file") if {kind} != {*chosen})
+        yield f"{', '.join(words)}; data.documents={', '.join(values)} or {last} changes it"
 
 
 def ignored_files(ignored: Counter[str]) -> str:
