@@ -74,3 +74,6 @@ def test_the_example_to_try_is_the_shortest_sentence() -> None:
     assert shortest_example([older, exact], "[MASK]") == "これは[MASK]です。"
     assert shortest_example([older], "[MASK]") == "An older [MASK] leaves out the spaces."
     assert shortest_example([], "<mask>") == "<mask>"
+    quoting = {"before": '"Yes', "after": '"'}
+    assert shortest_example([quoting, older], "[MASK]") == shortest_example([older], "[MASK]")
+    assert shortest_example([quoting], "[MASK]") == '"Yes [MASK] "'

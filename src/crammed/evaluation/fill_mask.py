@@ -69,14 +69,18 @@ def fill_mask_examples(final: Trained, heldout: Path, device: Device) -> list[di
 
 
 def shortest_example(examples: Sequence[Mapping[str, Any]], mask: str) -> str:
-    """The shortest of a run's sentences with `mask` in its gap; only the mask if there is none."""
+    """The shortest of a run's sentences with `mask` in its gap; only the mask if there is none.
+
+    Sentences with quotation marks, or what else a shell reads, only count if all have some.
+    """
     sentences = [
         mask.join((each["before"], each["after"]))
         if each.get("exact")
         else f"{each['before']} {mask} {each['after']}"
         for each in examples
     ]
-    return min(sentences, key=len, default=mask)
+    plain = [each for each in sentences if not set(each) & set("\"'`$\\!")]
+    return min(plain or sentences, key=len, default=mask)
 
 
 def _shown(tokenizer: Tokenizer, index: int) -> str:
