@@ -35,6 +35,14 @@ StudyArgument = Annotated[
         autocompletion=lambda incomplete: options.beginning("study/studies", incomplete),
     ),
 ]
+WordsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="RECIPE|KEY.PATH=VALUE",
+        help="A recipe instead of the study's own base, and values that override it.",
+        autocompletion=lambda incomplete: options.beginning("recipes", incomplete),
+    ),
+]
 SeedsOption = Annotated[
     int, typer.Option(min=1, max=1000, help="Runs of each arm, each with its own seed.")
 ]
@@ -71,14 +79,7 @@ DryRunOption = Annotated[
 
 def study(
     name: StudyArgument = None,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RECIPE|KEY.PATH=VALUE",
-            help="A recipe instead of the study's own base, and values that override it.",
-            autocompletion=lambda incomplete: options.beginning("recipes", incomplete),
-        ),
-    ] = None,
+    words: WordsArgument = None,
     corpus: options.CorpusOption = None,
     budget: options.BudgetOption = None,
     seeds: SeedsOption = SEEDS,

@@ -62,7 +62,7 @@ def failing(error: Exception, path: Path | None = None, number: int | None = Non
     named = getattr(error, "filename", None) or path
     place = f" {os.fsdecode(named)}" if isinstance(named, str | bytes | Path) else ""
     reason = os.strerror(number) if number else getattr(error, "strerror", None) or error
-    mend = _MENDS.get(number or getattr(error, "errno", None), _MEND)
+    mend = _MENDS.get(number or getattr(error, "errno", None) or 0, _MEND)
     return f"cannot read or write{place}: {reason}; {mend}"
 
 
