@@ -296,7 +296,13 @@ def test_labels_are_not_kept_before_there_are_outputs_of_the_same_rows(
     assert not (tmp_path / "scores" / "gold").exists()
 
 
-def damage_scores(folder: Path, **values: Any) -> None:
+SCORES_DAMAGED: list[dict[str, Any]] = [
+    *({"seeds": 5}, {"seeds": []}),
+    *({"metric": None}, {"median": None}),
+]
+
+
+def damage_scores(folder: Path, values: dict[str, Any]) -> None:
     file = folder / "scores.json"
     scores = json.loads(file.read_text())
     entry = scores["suites"]["mine"]["tasks"]["a"]
@@ -316,8 +322,7 @@ def damage_predictions(folder: Path, values: Any) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        *(partial(damage_scores, seeds=value) for value in (5, [])),
-        *(partial(damage_scores, **{name: None}) for name in ("metric", "median")),
+        *(partial(damage_scores, values=each) for each in SCORES_DAMAGED),
         damage_labels,
         *(
             partial(damage_predictions, values=value)
@@ -331,7 +336,7 @@ def test_a_damaged_folder_is_named(tmp_path: Path, damage: Any, which: int) -> N
     folders = [_evaluated(tmp_path / name, {}, 0.2) for name in ("one", "other")]
     damage(folders[which])
     with pytest.raises(InputError, match=f"^{folders[which]} is damaged: remove it, and evaluate"):
-        compare_models(*folders, suite_file(tmp_path))
+        compare_models(folders[0], folders[1], suite_file(tmp_path))
 
 
 def test_a_task_that_the_suite_no_longer_has_is_named(tmp_path: Path) -> None:
