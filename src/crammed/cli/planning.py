@@ -26,20 +26,21 @@ A_DAY = 86400.0
 """Seconds of a day, which is also the longest time to measure for."""
 A_WHILE = 20.0
 """Seconds to measure for by default."""
+SecondsOption = Annotated[
+    float | None,
+    typer.Option(
+        min=1.0,
+        max=A_DAY,
+        help="Seconds to measure for (default: 20), after compiling, which can take minutes.",
+    ),
+]
 
 
 def plan(
     words: options.RecipeWords = None,
     corpus: options.CorpusOption = None,
     budget: options.BudgetOption = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            min=1.0,
-            max=A_DAY,
-            help="Seconds to measure for (default: 20), after compiling, which can take minutes.",
-        ),
-    ] = None,
+    seconds: SecondsOption = None,
     fit: options.FitOption = False,
     as_json: options.JsonOption = False,
     device: Annotated[
