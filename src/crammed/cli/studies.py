@@ -25,6 +25,10 @@ EVERY = "all"
 """Stands for every built-in study, one after the other."""
 SEEDS = 3
 """Runs of each arm unless an option says otherwise."""
+_NEEDS = (
+    "a study needs --corpus CORPUS_DIR or --data FILES, --out DIR, and --budget BUDGET unless its "
+    "file sets budget"
+)
 
 StudyArgument = Annotated[
     str | None,
@@ -118,10 +122,7 @@ def study(
     _, overrides = options.recipe_and_overrides(words)
     budgets = _budgets(name, budget)
     if (corpus is None and not data) or not budgets or out is None:
-        raise InputError(
-            "a study needs --corpus CORPUS_DIR or --data FILES, --out DIR, and --budget BUDGET "
-            "unless its file sets budget"
-        )
+        raise InputError(_NEEDS)
     if corpus is not None and data:
         raise InputError("use --data or --corpus, not both")
     refuse_twice(overrides, "--budget", "budget.limit", given=True)
