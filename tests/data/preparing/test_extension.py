@@ -154,7 +154,8 @@ def test_what_a_killed_call_leaves_is_removed(
     assert all(".larger." in name for name in left)
     if repeated:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(f"{extension.__name__}.shutil.rmtree", Mock())  # killed before the last line
+            # As if killed before the last line.
+            patch.setattr(f"{extension.__name__}.shutil.rmtree", Mock())
             extend(base, config_of(further).data, tmp_path / "larger", SILENT)
         assert list(tmp_path.glob(".*"))
         with pytest.raises(InputError, match="exists already"):
