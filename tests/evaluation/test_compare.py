@@ -329,7 +329,6 @@ def damage_predictions(folder: Path, values: Any) -> None:
             for value in (np.zeros((3, 2)), np.full((COUNT, 2), np.nan), np.full((COUNT, 2), "x"))
         ),
     ],
-    ids=str,
 )
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_damaged_folder_is_named(tmp_path: Path, damage: Any, which: int) -> None:
