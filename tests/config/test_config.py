@@ -146,6 +146,7 @@ def test_a_later_option_is_saved_only_where_it_is_set() -> None:
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
+        ("budget.charge=[checkpoint]", "charge needs `step`"),
         ("model.width=100", "not a multiple of head_dim"),
         ("data.orders=a", "data.orders: must be a list such as [one, two], not 'a'"),
         ("batch.rows=8.5", "batch.rows: input should be a valid integer"),

@@ -322,7 +322,7 @@ def test_what_the_model_card_shows_runs(
     custom = FORMATS[recipe] == "custom"
     assert card.count("trust_remote_code=True") == (5 if custom else 0)
     assert re.search(r"held-out loss .*: \d.\d{3} with 15 % masked, \d.\d{3} with 25 % mask", card)
-    assert "energy that the device used meanwhile: not measured" in card
+    assert "energy used by the device: not measured" in card
     assert "Inputs should not exceed 32 tokens" in card
     assert "- Its tokenizer drops capitals.\n" in card
     assert "- It was trained only on 118 documents of" in card

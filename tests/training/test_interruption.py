@@ -184,8 +184,8 @@ def test_time_lost_in_a_crash_is_charged(tmp_path: Path, corpus: Corpus, cpu: De
 @pytest.mark.parametrize(
     ("lost", "said"),
     [
-        (80.0, "1m 20s of its budget were lost when the process before it ended; to begin again, "),
-        (40.0, "40s of its budget were lost when the process before it ended\n"),
+        (80.0, "1m 20s of its budget were lost when the previous process ended; to start over, "),
+        (40.0, "40s of its budget were lost when the previous process ended\n"),
         (0.5, None),
     ],
 )

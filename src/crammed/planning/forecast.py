@@ -140,9 +140,8 @@ def _play(
             planner.deadline.end(update.rows)
             u = planner.progress(work)
             if work.updates == FIRST and u * MOST_PLAYED < FIRST:
-                about = f"about {FIRST / u:.0e}" if u else f"far more than {FIRST:,}"
                 raise InputError(
-                    f"{config.budget.limit} would take {about} updates, too many to "
+                    f"{config.budget.limit} would take about {FIRST / u:.0e} updates, too many to "
                     "simulate: plan a smaller budget, or larger updates (batch.rows)"
                 )
             for what in agenda.due(u):
