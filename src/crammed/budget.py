@@ -77,9 +77,8 @@ class Budget:
         """
         typed = text.strip()
         number = r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?"
-        if match := re.fullmatch(rf"({number})\s*(?:(tok)(?:en)?|(update)|(flop))s?", typed):
-            unit = match[2] or match[3] or match[4]
-            budget = cls(_UNITS[unit], float(match[1]), text)
+        if match := re.fullmatch(rf"({number})\s*(?:(tok)(?:en)?|(update|flop))s?", typed):
+            budget = cls(_UNITS[match[2] or match[3]], float(match[1]), text)
         elif re.fullmatch(rf"(?:(?:{number})\s*[smhd]\s*)+", typed):
             parts = re.findall(rf"({number})\s*([smhd])", typed)
             budget = cls("time", sum(float(value) * _SECONDS[unit] for value, unit in parts), text)

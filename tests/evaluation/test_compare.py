@@ -334,7 +334,7 @@ def damage_predictions(folder: Path, values: Any) -> None:
 def test_a_damaged_folder_is_named(tmp_path: Path, damage: Any, which: int) -> None:
     folders = [_evaluated(tmp_path / name, {}, 0.2) for name in ("one", "other")]
     damage(folders[which])
-    with pytest.raises(InputError, match=f"^{folders[which]} is damaged: remove it, and evaluate"):
+    with pytest.raises(InputError, match=f"^{folders[which]} is damaged: restore it from"):
         compare_models(folders[0], folders[1], suite_file(tmp_path))
 
 

@@ -245,24 +245,6 @@ def test_the_configuration_is_of_what_is_kept(
     assert not {"dtype", "torch_dtype"} & {*config}
 
 
-@pytest.mark.parametrize(
-    ("seeds", "said"),
-    [
-        ([], "the only seed. Inputs"),
-        ([70.0], "the only seed. Inputs"),
-        ([50.0, 60.0, 70.0], "number 2 of the 3 seeds (`seed` 1 in task.json), whose"),
-    ],
-)
-def test_the_card_and_the_description_count_seeds_alike(seeds: list[float], said: str) -> None:
-    task = Task.model_validate({"name": "mine", **COLUMNS["regression"], "kind": "regression"})
-    scores = {"mine": {"metric": "pearson", "median": 60.0, "seeds": seeds}} if seeds else {}
-    about = Description(task=task, max_length=9, encoder="a`b", seed=len(seeds) // 2, scores=scores)
-    judged = Mock(**{f"{each}.return_value": [] for each in ("classes", "mistakes")})
-    page = describe(about, judged, Metadata(None), trust=False)
-    assert f"The weights are those of {said}" in page
-    assert "# `ab`, fine-tuned on mine" in page
-
-
 def test_scores_of_a_run_are_not_where_those_of_its_export_go(
     data: Path, encoders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,27 +323,32 @@ def test_a_model_is_kept_of_all_rows_where_parts_of_them_are_scored(
 @pytest.mark.parametrize(
     ("seeds", "said"),
     [
-        (
-            [70.0, 50.0, 60.0, 80.0],
-            "4 seeds (`seed` 2 in task.json), whose score is the lower of the middle two. Inputs",
-        ),
+        ([], "the only seed"),
+        ([70.0], "the only seed"),
         (
             [70.0, 50.0, 60.0],
-            "number 3 of the 3 seeds (`seed` 2 in task.json), whose score is the median. Inputs",
+            "number 3 of the 3 seeds (`seed` 2 in task.json), whose score is the median",
+        ),
+        (
+            [70.0, 50.0, 60.0, 80.0],
+            "number 3 of the 4 seeds (`seed` 2 in task.json), whose score is the lower of the "
+            "middle two",
         ),
     ],
 )
 def test_the_page_says_which_seed_is_kept(seeds: list[float], said: str) -> None:
     score: dict[str, Any] = {"metric": "accuracy", "seeds": seeds, "median": 65.0}
     described = Description(
-        task=Task.model_validate({"name": "a", "text": "text", "metric": "accuracy"}),
+        task=Task.model_validate({"name": "mine", "text": "text", "metric": "accuracy"}),
         max_length=16,
-        encoder="e",
-        seed=median_seed(score),
-        scores={"a": score},
+        encoder="a`b",
+        seed=median_seed(score) if seeds else 0,
+        scores={"mine": score} if seeds else {},
     )
     nothing = Mock(**{"classes.return_value": [], "mistakes.return_value": []})
-    assert said in describe(described, nothing, Metadata(), trust=False)
+    page = describe(described, nothing, Metadata(), trust=False)
+    assert f"The weights are those of {said}. Inputs" in page
+    assert "# `ab`, fine-tuned on mine" in page
 
 
 def test_the_page_counts_what_the_model_says(data: Path, encoders: dict[str, Path]) -> None:

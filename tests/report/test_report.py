@@ -303,7 +303,7 @@ def test_scores_of_other_types_are_one_line(
 ) -> None:
     damaged: dict[str, Any] = {"means": [], **values}
     damaged["tasks"] = {"mrpc": {**GLUE["tasks"]["mrpc"], **values}}
-    with pytest.raises(InputError, match=r"/evaluation is damaged: remove it, and evaluate again"):
+    with pytest.raises(InputError, match=r"/evaluation is damaged: restore it from a copy, or"):
         write_report([evaluated(moved, glue=damaged)], tmp_path / "report.html")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,10 @@ from typing import Any
 
 from campaign.journal import CHANGES, Operation
 
+_OF_PROCESS = re.compile(r"(.*/)?(\.[^/]*\.)([0-9]+)(\.tmp)")
+"""A file that a process writes aside, which has its number in its name."""
+_NUMBERS = 500
+"""How many numbers of processes after the last one somebody could guess."""
 _TARGETS = ("file", "folder", "missing", "copy")
 """What a link names: a file or a folder of somebody, nothing yet, or a copy of what was there."""
 
@@ -44,7 +49,9 @@ class PlantedLink:
         if self._there:
             shutil.move(self._link, self._replaced)  # which may be on another device
         self._link.parent.mkdir(parents=True, exist_ok=True)
-        self._link.symlink_to(outside / self.how)
+        self._links = {self._link, *_of_later_processes(self._link)}
+        for link in self._links:
+            link.symlink_to(outside / self.how)
         self._before = _state(outside)
 
     def touched(self) -> str | None:
@@ -55,9 +62,19 @@ class PlantedLink:
 
     def take_back(self) -> None:
         """Put what was there in place of the link."""
-        self._link.unlink(missing_ok=True)
+        for link in self._links:
+            link.unlink(missing_ok=True)
         if self._there:
             shutil.move(self._replaced, self._link)
+
+
+def _of_later_processes(path: Path) -> list[Path]:
+    """What processes that begin from now on would call the file; empty if it has no number."""
+    if (found := _OF_PROCESS.fullmatch(str(path))) is None:
+        return []
+    last = int(Path("/proc/sys/kernel/ns_last_pid").read_text())
+    folder, before, _, after = found.groups("")
+    return [Path(f"{folder}{before}{last + n}{after}") for n in range(1, _NUMBERS + 1)]
 
 
 def _place(journal: Sequence[Operation], typed: Sequence[str], draw: random.Random) -> str:

@@ -19,4 +19,7 @@ def whole(*folders: Path) -> Iterator[None]:
         yield
     except DAMAGE as error:
         named = " or ".join(map(str, folders))
-        raise InputError(f"{named} is damaged: remove it, and evaluate again") from error
+        raise InputError(
+            f"{named} is damaged: restore it from a copy, or evaluate again into another folder "
+            "(--into)"
+        ) from error

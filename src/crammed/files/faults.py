@@ -20,7 +20,7 @@ _FAILING = (errno.EIO, errno.EFBIG, errno.ENXIO, errno.ESTALE)
 AGAIN = "restore it from a copy, or download it again"
 """What to do about a damaged file."""
 _MEND = "check the disk, then repeat the same command: what is finished is kept"
-_MENDS: dict[int | None, str] = {
+_MENDS = {
     errno.EACCES: "its permissions forbid it: change them with chmod, or run as its owner",
     errno.ENAMETOOLONG: "choose a shorter name",
 }
