@@ -67,13 +67,13 @@ def scores_table(record: str) -> str:
     arms, untrained, linear = _arms(record)
     if not arms:
         raise SystemExit(f"{layout.RECORDS / record} has no file ARM-SEED.json: add the scores")
-    tasks = [*next(iter(arms.values()))]
+    tasks = [*dict.fromkeys(task for scores in arms.values() for task in scores)]
     lines = [("arm", *tasks)]
     lines += [
         (arm, *(_mean(scores.get(task, [])) for task in tasks))
         for arm, scores in (arms | untrained).items()
     ]
-    if len(arms) == 2 and all(len(each) > 1 for arm in arms.values() for each in arm.values()):
+    if len(arms) == 2 and all(len(a.get(t, [])) > 1 for a in arms.values() for t in tasks):
         pairs = [[arm[task] for arm in arms.values()] for task in tasks]
         gains = ("difference, 95 % interval", *(_gain(*pair) for pair in pairs))
         found = ("found in 80 %", *(f"{findable(*pair):.1f}" for pair in pairs))

@@ -61,6 +61,20 @@ def test_every_seed_counts_once(made: Path) -> None:
         scores_table("made")
 
 
+def test_arms_may_be_scored_on_different_tasks(made: Path) -> None:
+    for arm, names in (("one", "b"), ("two", "ab")):
+        for seed in range(2):
+            small = {"tasks": {name: {"median": 50.0} for name in names}, "means": []}
+            write_json(made / f"{arm}-{seed}.json", {"suites": {"small": small}})
+    assert scores_table("made").splitlines() == [
+        "| arm | b | a |",
+        "|---|---|---|",
+        "| one | 50.0 ± 0.0 |  |",
+        "| two | 50.0 ± 0.0 | 50.0 ± 0.0 |",
+        "| TF-IDF with a linear model |  |  |",
+    ]
+
+
 def test_tasks_that_rank_encoders_alike_agree(made: Path) -> None:
     for n, scored in enumerate([(50.0, 1.0, 9.0), (60.0, 2.0, 8.0), (61.0, 90.0, 1.0)]):
         tasks = {name: {"median": each} for name, each in zip("abc", scored, strict=True)}
