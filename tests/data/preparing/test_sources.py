@@ -222,6 +222,16 @@ def test_standard_input_of_any_format(pipe: Callable[[bytes], None], what: str) 
     assert read("-") == [row["text"] for row in RECORDS]
 
 
+@pytest.mark.parametrize("format", ["auto", "jsonl"])
+def test_records_of_standard_input_are_filtered(pipe: Callable[[bytes], None], format: str) -> None:
+    pipe(FORMATS[".jsonl"](RECORDS))
+    assert read("-", format=format, where={"n": ["1"]}) == [RECORDS[1]["text"]]
+    pipe(b"Plain text.")
+    assert "no fields" in refusal("-", where={"n": ["1"]})
+    pipe(b"")
+    assert "standard input is empty" in refusal("-", format=format, where={"n": ["1"]})
+
+
 def test_standard_input_whose_format_is_named(pipe: Callable[[bytes], None]) -> None:
     pipe(b"text\nnot a table\n")
     assert read("-", format="txt") == ["text\nnot a table"]

@@ -252,18 +252,17 @@ def _below(file: str, above: str, shown: str) -> str:
 
 def _standard_input(options: ReadOptions, wanted: Wanted) -> FilePart:
     file = File(_spooled(), "standard input")
-    part = FilePart(str(file.path), file.shown, ".txt", options)
-    part.check()
-    format = f".{wanted.format}"
+    format: str | None = f".{wanted.format}"
     if wanted.format == "auto":
-        found = format_by_content(file, options.text_field)
-        if found is None:
-            raise InputError(
-                "standard input is of no known format: is it a binary file? Name its format with "
-                "data.format=txt or the like"
-            )
-        format = found
-    return _with_documents(replace(part, format=format), _chosen(options), several=False)
+        format = format_by_content(file, options.text_field)
+    if format is None:
+        raise InputError(
+            "standard input is of no known format: is it a binary file? Name its format with "
+            "data.format=txt or the like"
+        )
+    part = FilePart(str(file.path), file.shown, format, options)
+    part.check()
+    return _with_documents(part, _chosen(options), several=False)
 
 
 @functools.cache
