@@ -91,7 +91,10 @@ def is_json_text(text: str) -> bool:
 
 
 def _table(text: str, text_field: str) -> str | None:
-    """The format of a table: the first line names the column, and the next has as many cells."""
+    """The format of a table: the first line has the column, and the next has as many cells.
+
+    The number of a column is enough if there are several.
+    """
     lines = text.splitlines(keepends=True)
     delimiter = delimiter_of(lines)
     rows = csv.reader(io.StringIO("".join(lines), newline=""), delimiter=delimiter)
@@ -100,6 +103,8 @@ def _table(text: str, text_field: str) -> str | None:
         first = next(rows, [])
     except csv.Error:
         return None
-    if not text_field or text_field not in header or len(first) != len(header):
+    by_place = text_field.isdecimal() and 0 < int(text_field) <= len(header) > 1
+    named = text_field != "" and text_field in header
+    if not (named or by_place) or len(first) != len(header):
         return None
     return ".tsv" if delimiter == "\t" else ".csv"

@@ -232,6 +232,18 @@ def test_records_of_standard_input_are_filtered(pipe: Callable[[bytes], None], f
     assert "standard input is empty" in refusal("-", format=format, where={"n": ["1"]})
 
 
+@pytest.mark.parametrize("number", ["0", "1", "2", "3"])
+def test_a_column_of_standard_input_may_be_numbered(
+    pipe: Callable[[bytes], None], number: str
+) -> None:
+    table = "1;One.\n2;Two.\n"
+    pipe(table.encode())
+    columns = {"1": ["1", "2"], "2": ["One.", "Two."]}
+    assert read("-", text_field=number) == columns.get(number, [table.strip()])
+    pipe(b"One.\nTwo.\n")
+    assert read("-", text_field=number) == ["One.\nTwo."], "a table has several columns"
+
+
 def test_standard_input_whose_format_is_named(pipe: Callable[[bytes], None]) -> None:
     pipe(b"text\nnot a table\n")
     assert read("-", format="txt") == ["text\nnot a table"]
