@@ -19,7 +19,9 @@ from crammed.data.preparing.read.source import Source, open_sources
 from crammed.errors import InputError
 from crammed.formats import hub
 from crammed.formats.hub import SHORT_NAMES, HubDataset, open_parts, parse_name
+from crammed.machine.engine import Engine
 from support.corpora import prepared
+from support.reading import Cleaning, read_source, texts_of
 from support.samples import COMPRESS, json_lines
 from support.text import documents
 
@@ -183,6 +185,23 @@ def test_rows_do_not_depend_on_how_shards_are_read(
         hub, "open_parts", lambda *asked: [replace(open_parts(*asked)[0], shards=1)]
     )
     assert np.array_equal(in_shards, made(near / "in-one"))
+
+
+def test_little_is_read_beyond_a_limit(near: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as much by each worker, of a shard of its own."""
+    texts = documents(400)
+    for number in range(4):
+        file = near / f"set/train-{number}.parquet"
+        write_parquet(file, texts[100 * number : 100 * number + 100])
+    hub.SHORT_NAMES["mine"] = HubDataset(str(near / "set"))
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 1_000)
+    limit = sum(map(len, texts[:120]))
+    cleaned = Cleaning(monkeypatch)
+    four_at_once = Engine(lambda function: function, lambda done: done, 4)
+    source = {"path": "hub:mine", "max_characters": limit}
+    text = read_source(near, near / "work", four_at_once, sources=[source])
+    assert [each for some in texts_of(text) for each in some] == texts[:120]
+    assert 120 <= sum(cleaned.sizes) < 150
 
 
 def test_other_repositories_take_the_configured_field(monkeypatch: pytest.MonkeyPatch) -> None:

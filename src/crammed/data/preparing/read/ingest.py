@@ -331,8 +331,8 @@ class _Reader:
             pieces = part.blocks(piece_size(), taps)
             if pieces is not None or not unit.alone or part.is_binary:
                 return pieces
-        elif isinstance(part, HubPart) and part.shards > 1:
-            return None
+        elif isinstance(part, HubPart) and part.shards > 1 and unit.source.max_characters is None:
+            return None  # with a limit, several workers would each read as much
         return cut_by_characters(part.documents(faults), piece_size())
 
 
