@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import struct
 import tarfile
@@ -14,7 +15,18 @@ import pytest
 
 from crammed.formats import lines
 from crammed.formats.lines import Faults
-from support.samples import COMPRESS, FILES, opened, parquet, read, refusal, tarred, zipped
+from crammed.formats.streams import BUFFER
+from support.samples import (
+    COMPRESS,
+    FILES,
+    json_lines,
+    opened,
+    parquet,
+    read,
+    refusal,
+    tarred,
+    zipped,
+)
 
 TEXTS = ["One.\n\nStill one.", "Two.", "Three."]
 MORE = {
@@ -117,6 +129,18 @@ def test_json_without_text_beside_text_is_left_out(tmp_path: Path, make: Any) ->
     assert faults == Faults(
         ignored=Counter({".json without the field of text, such as in/manifest.json": 2})
     )
+
+
+@pytest.mark.parametrize("make", [zipped, tarred])
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_large_files_of_records_are_recognised(tmp_path: Path, make: Any, suffix: str) -> None:
+    texts = [hashlib.sha512(bytes([number])).hexdigest() * 8 for number in range(256)]
+    rows = [{"text": text[::step]} for step in range(1, 8) for text in texts]  # hardly compressible
+    content = COMPRESS[suffix](json_lines(rows))
+    archive = tmp_path / ("a.zip" if make is zipped else "a.tar")
+    archive.write_bytes(make({f"rows.json{suffix}": content, f"dump{suffix}": content}))
+    assert len(content) > BUFFER
+    assert read(archive) == [row["text"] for row in rows] * 2
 
 
 def test_one_damaged_file_of_an_archive(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from crammed.files.faults import AGAIN
 from crammed.formats.lines import CutShort, Faults, File, open_bytes, open_stored, read_faults
 from crammed.formats.streams import BUFFER
 
+_SEEN = 1 << 20
+"""Bytes of a file that `peek` shows: more than a block of .bz2, which is unpacked as a whole."""
 _LONGEST_NAME = 1 << 20
 """Bytes of a tar header that holds a name; it is read into memory."""
 
@@ -84,7 +86,7 @@ def _tarred(file: File) -> Iterator[Member]:
 
 def _buffered(content: object) -> io.BufferedReader:
     # has what is needed of a raw stream
-    return io.BufferedReader(content, BUFFER)  # type: ignore[arg-type]
+    return io.BufferedReader(content, _SEEN)  # type: ignore[arg-type]
 
 
 def _is_hidden(name: str) -> bool:
