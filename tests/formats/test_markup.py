@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crammed.formats import lines
 from crammed.formats.markdown import text_of_markdown
 from crammed.formats.restructured import text_of_restructured
 from crammed.formats.web import text_of_page
@@ -264,3 +265,28 @@ def test_web_archives(tmp_path: Path) -> None:
     assert read(tmp_path / "b.wet", unreadable="skip") == texts[:-1]
     (tmp_path / "b.wet").write_bytes(whole + b"junk")
     assert "record 8: no record of a web archive, or cut off" in refusal(tmp_path / "b.wet")
+
+
+def test_only_long_records_with_text_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "LARGEST", 200_000)
+    long, http = b"x" * 200_001, "application/http"
+    film = HTTP.replace("text/html", "video/mp4").encode()
+    harmless = [
+        ("request", "text/plain", long),
+        ("metadata", "application/warc-fields", long),
+        ("response", http, film + b"\r\n" + long),
+        ("resource", "image/png", long),
+        ("conversion", "text/plain", b"One."),
+    ]
+    file = tmp_path / "a.warc"
+    file.write_bytes(web_archive(harmless))
+    assert read(file) == ["One."]
+    file.write_bytes(web_archive([*harmless, harmless[3]])[:-9])
+    assert "record 6 is cut off" in refusal(file)
+    page = HTTP.encode() + b"\r\n" + long
+    for record in (("response", http, page), ("conversion", "text/plain", long)):
+        file.write_bytes(web_archive([*harmless, record]))
+        assert "a.warc, record 6: longer than 200,000 bytes" in refusal(file)
+        assert read(file, unreadable="skip") == ["One."]

@@ -34,16 +34,15 @@ def archived_pages(file: File, faults: Faults) -> Iterator[str]:
             number += 1
             place = f"{file.shown}, record {number}"
             size = _size(headers, place)
-            wanted = _value(headers, "WARC-Type") in _WANTED and size <= lines.LARGEST
-            block = stream.read(size) if wanted else b""
-            if (len(block) if wanted else _skip(stream, size)) < size:
+            wanted = _value(headers, "WARC-Type") in _WANTED
+            looked_at = size if size <= lines.LARGEST else _READ
+            block = stream.read(looked_at) if wanted else b""
+            if len(block) + _skip(stream, size - len(block)) < size:
                 raise CutShort(f"{place} is cut off")
             if not wanted:
-                if size > lines.LARGEST:
-                    faults.found(InputError(f"{place}: longer than {lines.LARGEST:,} bytes"))
                 continue
             try:
-                text = _text(headers, block, place)
+                text = _text(headers, block, place, size)
             except InputError as error:
                 faults.found(error)
             else:
@@ -83,21 +82,29 @@ def _skip(stream: io.BufferedReader, size: int) -> int:
     return size - left
 
 
-def _text(headers: Message, block: bytes, place: str) -> str:
-    """The text of a record; empty if it holds neither a page nor text."""
-    charset = None
+def _text(headers: Message, block: bytes, place: str, size: int) -> str:
+    """The text of a record; empty if it holds neither a page nor text.
+
+    Args:
+        block: its content, or the beginning of it if that is too long to be read.
+        size: bytes of the whole content.
+    """
     kind = _media_type(headers)
+    sent: Message | None = None
     if kind == "application/http" or (kind == "" and block.startswith(b"HTTP/")):
         head, _, block = block.partition(b"\r\n\r\n")
         sent = BytesHeaderParser().parsebytes(head.partition(b"\n")[2])
-        kind, charset = _media_type(sent), sent.get_content_charset()
-        if kind in (*_HTML, "text/plain"):
-            block = _decoded(sent, block, place)
-    if kind in _HTML:
-        return text_of_page(block, place, charset)
+        kind = _media_type(sent)
+    if kind not in (*_HTML, "text/plain"):
+        return ""
+    if size > lines.LARGEST:
+        raise InputError(f"{place}: longer than {lines.LARGEST:,} bytes")
+    charset = None
+    if sent is not None:
+        block, charset = _decoded(sent, block, place), sent.get_content_charset()
     if kind == "text/plain":
         return block.decode(encoding_of(block, charset), "replace")
-    return ""
+    return text_of_page(block, place, charset)
 
 
 def _value(headers: Message, name: str) -> str:
