@@ -49,6 +49,15 @@ def test_files_of_other_formats_that_a_glob_matches_are_counted_once(tmp_path: P
     assert opened(tmp_path / "*").ignored == {".png": 3, "working folder (made)": 1}
 
 
+@pytest.mark.parametrize("pattern", ["", "*.json"])
+def test_objects_that_span_lines_are_to_be_converted(tmp_path: Path, pattern: str) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_text('{\n "text": "One."\n}\n')
+    said = refusal(tmp_path / pattern)
+    assert "no file of a known format: its .json files hold neither an object on each line" in said
+    assert said.endswith("convert them with jq -c . FILES > all.jsonl")
+
+
 def _lock(monkeypatch: pytest.MonkeyPatch, locked: Path) -> None:
     """Refuse to list a folder, since the tests may be run by root, whom nothing is refused."""
     for name in ("listdir", "scandir"):

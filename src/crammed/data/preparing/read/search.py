@@ -137,7 +137,7 @@ def find_files(name: str, wanted: Wanted = Wanted()) -> Found:
                 )
             found.files = list(_search(path, _FirstVisit(), found))
             if not found.files:
-                raise InputError(f"{shown} holds no file of a known format: {_known_formats()}")
+                raise InputError(f"{shown} holds no file of a known format: {_why_none(found)}")
         elif path.exists():
             named = format_of(path) if wanted.format == "auto" else None
             if (format := named or wanted.format_of(str(path))) is None:
@@ -163,6 +163,16 @@ def find_files(name: str, wanted: Wanted = Wanted()) -> Found:
         if any(format in _OF_RECORDS for _, format in found.files):
             found.leave_out_others()
     return found
+
+
+def _why_none(found: Found) -> str:
+    """What is wrong with files of which none is read, or else the formats that are."""
+    if ".json" in found.ignored:
+        return (
+            "its .json files hold neither an object on each line nor an array of objects; convert "
+            "them with jq -c . FILES > all.jsonl"
+        )
+    return _known_formats()
 
 
 def _known_formats() -> str:
@@ -214,7 +224,7 @@ def _match(pattern: Path, found: Found) -> None:
     found.files = [(str(file), formats[file]) for file in sorted(formats) if is_first(file)]
     if not found.files:
         raise InputError(
-            f"{printable(pattern)} matches no file of a known format: {_known_formats()}"
+            f"{printable(pattern)} matches no file of a known format: {_why_none(found)}"
         )
 
 
