@@ -75,6 +75,18 @@ class ReadOptions:
         """The fields of a record that are needed."""
         return [self.text_field, *self.where]
 
+    def check(self, shown: str, format: str) -> None:
+        """Check that documents of a format have fields if `where` filters by them.
+
+        Raises:
+            InputError: they have none; the message shows the file.
+        """
+        if self.where and format in _WITHOUT_FIELDS:
+            raise InputError(
+                f"{shown} has no fields to filter by, as {format} files never do: leave `where` "
+                "out for this source"
+            )
+
     def text_of(self, record: Record, place: str, columns: Iterable[str] = ()) -> str | None:
         """The text of one record; None if `where` drops it.
 
@@ -288,10 +300,7 @@ def read_documents(file: File, format: str, options: ReadOptions, faults: Faults
     Raises:
         InputError: the file is damaged, and the fault is not to be skipped or leaves nothing.
     """
-    if options.where and format in WITHOUT_FIELDS:
-        raise InputError(
-            f"{file.shown} is plain text, whose documents have no fields: leave `where` out for it"
-        )
+    options.check(file.shown, format)
     own, found = Faults(faults.skip), False
     try:
         for text in READERS[format](file, options, own):
@@ -346,7 +355,7 @@ def read_block(
 
 
 BINARY = (".parquet", ".arrow", ".zip", ".tar")
-WITHOUT_FIELDS = (".txt", ".md", ".rst", ".html", ".warc")
+_WITHOUT_FIELDS = (".txt", ".md", ".rst", ".html", ".warc")
 JSON = (".jsonl", ".ndjson", ".json")
 READERS: dict[str, DocumentReader] = {
     ".txt": _read_text,

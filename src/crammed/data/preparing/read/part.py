@@ -18,7 +18,6 @@ from crammed.files.regular import open_to_read
 from crammed.formats.blocks import LineBlock
 from crammed.formats.documents import (
     BINARY,
-    WITHOUT_FIELDS,
     ReadOptions,
     cut_into_blocks,
     read_block,
@@ -178,8 +177,7 @@ class FilePart:
         """Check what can be checked without reading the file, and return what the system knows.
 
         Raises:
-            InputError: the file is gone, empty or not a regular file, or `where` is used with plain
-                text.
+            InputError: the file is gone, empty or not a regular file, or has no fields for `where`.
         """
         try:
             found = os.stat(self.path)
@@ -189,9 +187,5 @@ class FilePart:
             raise InputError(f"{self.shown} is not a regular file: save its text in one")
         if found.st_size == 0:
             raise InputError(f"{self.shown} is empty")
-        if self.options.where and self.format in WITHOUT_FIELDS:
-            raise InputError(
-                f"{self.shown} is plain text, whose documents have no fields: leave `where` "
-                "out for it"
-            )
+        self.options.check(self.shown, self.format)
         return found
