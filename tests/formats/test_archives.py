@@ -132,6 +132,23 @@ def test_json_without_text_beside_text_is_left_out(tmp_path: Path, make: Any) ->
 
 
 @pytest.mark.parametrize("make", [zipped, tarred])
+def test_what_describes_records_is_not_filtered(tmp_path: Path, make: Any) -> None:
+    archive = tmp_path / ("a.zip" if make is zipped else "a.tar")
+    about = {"LICENSE": b"Free.", "README.md": b"About it."}
+    rows = {"rows.jsonl": b'{"text": "One.", "n": 1}\n{"text": "Two.", "n": 2}\n'}
+    archive.write_bytes(make({**about, **rows}))
+    assert read(archive) == ["Free.", "About it.", "One.", "Two."]
+    assert read(archive, where={"n": ["2"]}) == ["Two."]
+    faults = Faults()
+    list(opened(archive, where={"n": ["2"]}).parts[0].documents(faults))
+    assert faults.ignored == {"without fields for `where`": 2}
+    archive.write_bytes(make(about))
+    assert "no file with fields for `where` that can be" in refusal(archive, where={"n": ["2"]})
+    archive.write_bytes(make({**rows, "a.txt": b"Text."}))
+    assert f"{archive.name}/a.txt has no fields" in refusal(archive, where={"n": ["2"]})
+
+
+@pytest.mark.parametrize("make", [zipped, tarred])
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_large_files_of_records_are_recognised(tmp_path: Path, make: Any, suffix: str) -> None:
     texts = [hashlib.sha512(bytes([number])).hexdigest() * 8 for number in range(256)]

@@ -250,6 +250,9 @@ def _read_members(archive: str, file: File, options: ReadOptions, faults: Faults
             if format is None:
                 faults.ignored[kind_of(member.name)] += 1
                 continue
+            if options.where and is_about_data(member.name, format):
+                faults.ignored["without fields for `where`"] += 1
+                continue
             read = True
             if format in BINARY:
                 raise InputError(f"{inner.shown} cannot be read inside an archive: unpack it")
@@ -268,7 +271,8 @@ def _read_members(archive: str, file: File, options: ReadOptions, faults: Faults
     if lacking is not None and not has_text:
         faults.found(lacking)
     if not read:
-        raise InputError(f"{file.shown} holds no file of a known format that can be read in it")
+        what = "with fields for `where`" if options.where else "of a known format"
+        raise InputError(f"{file.shown} holds no file {what} that can be read in it")
 
 
 def _format_of_member(file: File) -> tuple[str | None, File]:
