@@ -239,14 +239,18 @@ def test_kept_work_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert changed.sha256 != Corpus(tmp_path / "one").sha256
 
 
-def test_two_processes_cannot_prepare_the_same_corpus(tmp_path: Path, text_file: Path) -> None:
-    work = tmp_path / ".out.preparing"
-    work.mkdir()
-    with (work / "lock").open("w") as lock:
+@pytest.mark.parametrize(("work", "named"), [(None, "out"), ("work", "work")])
+def test_two_processes_cannot_prepare_the_same_corpus(
+    tmp_path: Path, text_file: Path, work: str | None, named: str
+) -> None:
+    folder = tmp_path / (work or ".out.preparing")
+    folder.mkdir()
+    given = folder if work else None
+    with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(InputError, match="another process"):
-            prepared(tmp_path / "out", text_file)
-    prepared(tmp_path / "out", text_file)
+        with pytest.raises(InputError, match=f"{tmp_path / named} is in use by another process"):
+            prepared(tmp_path / "out", text_file, work=given)
+    prepared(tmp_path / "out", text_file, work=given)
 
 
 def test_damaged_files_are_skipped_and_named_if_configured(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def work_folder(work: Path | None, out: Path) -> Iterator[Path]:
     corrected command can continue from there.
     """
     folder = work or _folder_near(out)
-    with FolderLock(folder, out, "lock"):
+    with FolderLock(folder, work or out, "lock"):
         try:
             with _faults(folder, work or out):
                 yield folder
