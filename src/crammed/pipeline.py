@@ -15,7 +15,7 @@ from crammed.data.corpus import Corpus
 from crammed.data.preparing.demo_tasks import write_tasks
 from crammed.data.preparing.driver import prepare
 from crammed.data.preparing.manifest import unchanged
-from crammed.data.preparing.read.source import open_sources
+from crammed.data.preparing.read.source import check_here
 from crammed.data.preparing.workfolder import remove_left_overs
 from crammed.data.tokenization.named import given_vocabulary
 from crammed.errors import InputError
@@ -117,7 +117,7 @@ def run_everything(
     from crammed.report.page import write_report
 
     if corpus_dir is None and not (out / "corpus" / "manifest.json").exists():
-        open_sources(asked.config.data)
+        check_here(asked.config.data)
     found = _find_tasks(asked.config.finetune, given)
     run, choose = _opened(asked, out, corpus_dir, progress, adaptation)
     with run:

@@ -15,12 +15,15 @@ import pytest
 
 from crammed.config import DataConfig
 from crammed.data.corpus import Corpus
+from crammed.data.preparing import driver
 from crammed.data.preparing.read.fetching import fetched
 from crammed.data.preparing.read.source import open_sources
 from crammed.errors import InputError
 from crammed.formats.remote import Remote
+from crammed.pipeline import run_everything
+from crammed.rules.choosing import Asked
 from crammed.terminal.progress import SILENT
-from support.corpora import prepared
+from support.corpora import prepared, stopping
 from support.text import documents, tiny, write_jsonl
 from support.web import serving
 
@@ -250,6 +253,23 @@ def test_a_corpus_of_remote_text_is_that_of_the_same_text_here(
     there = make("there", memory, "memory://held.jsonl")
     assert there.manifest == here.manifest
     assert not list(tmp_path.glob(".*"))  # neither copies nor notes are left
+
+
+def test_a_run_takes_addresses(tmp_path: Path, memory: str) -> None:
+    fixed = {"budget": {"limit": "12updates"}, "data": {"sources": [memory]}}
+    config = tiny("crammed-2022", "compute.workers=1", **fixed)
+    with stopping("publish"):
+        run_everything(Asked(config), tmp_path / "run", None, None, SILENT)
+
+
+@pytest.mark.parametrize("wrong", ["data", "heldout"])
+def test_wrong_names_of_files_here_are_told_before_anything_is_copied(
+    tmp_path: Path, texts: Path, memory: str, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    monkeypatch.setattr(driver, "fetched", lambda *_: pytest.fail("copied"))
+    named = {"data": texts / "b.jsonl", "heldout": texts / "more", wrong: texts / "txt.json"}
+    with pytest.raises(InputError, match=r"no such data: .*txt\.json"):
+        prepared(tmp_path / "out", [memory, named["data"]], heldout=[str(named["heldout"])])
 
 
 def test_shared_configurations_hold_no_secrets() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from crammed.config import ComputeConfig, DataConfig, TokenizerConfig
+from crammed.config import ComputeConfig, DataConfig, SourceConfig, TokenizerConfig
 from crammed.data import shards as shard_files
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_texts
@@ -38,7 +38,12 @@ from crammed.data.preparing.read.cleaned import CleanedText
 from crammed.data.preparing.read.fetching import fetched
 from crammed.data.preparing.read.ingest import read_and_clean
 from crammed.data.preparing.read.room import made_folders
-from crammed.data.preparing.read.source import Source, describe_reading, open_sources
+from crammed.data.preparing.read.source import (
+    Source,
+    check_here,
+    describe_reading,
+    open_sources,
+)
 from crammed.data.preparing.select.counting_job import all_counts
 from crammed.data.preparing.select.duplicates import marked_digests, write_known, write_listing
 from crammed.data.preparing.select.given_heldout import GivenHeldout
@@ -103,6 +108,9 @@ def prepare(
     require_extras(data, tokenizer)
     data = data.model_copy(update={"clean": for_workers(data.clean)})
     elsewhere = any(source.is_remote for source in data.sources)
+    if elsewhere:
+        named: Sequence[str] = () if isinstance(heldout, Corpus) else heldout or ()
+        check_here(data, *(SourceConfig(path=path) for path in named))
     sources = [] if elsewhere else open_sources(data)
     with work_folder(work, out) as folder, open_engine(compute or ComputeConfig()) as engine:
         if elsewhere:

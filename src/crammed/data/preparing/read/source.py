@@ -133,6 +133,17 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join([*names[:_MOST_LISTED], *["..."] * (len(names) > _MOST_LISTED)])
 
 
+def check_here(data: DataConfig, *more: SourceConfig) -> None:
+    """Open the sources, and more of them, that are at no address: copying may take hours.
+
+    Raises:
+        InputError: as `open_sources`.
+    """
+    here = tuple(source for source in (*data.sources, *more) if not source.is_remote)
+    if here or not data.sources:
+        open_sources(data.model_copy(update={"sources": here}))
+
+
 def check_text(data: DataConfig) -> None:
     """Read the first document of each source on disk, to find a wrong field at once.
 
