@@ -276,6 +276,36 @@ def test_damaged_files_are_skipped_and_named_if_configured(tmp_path: Path) -> No
         prepared(tmp_path / "none", folder, *options)
 
 
+@pytest.mark.parametrize("shard", [shards.SHARD_CHARACTERS, 20_000])
+def test_a_file_that_was_skipped_hides_no_other_that_is_called_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard: int
+) -> None:
+    """Whether it is read together with others, or is large."""
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", shard)
+    good, bad = (tmp_path / "texts" / name / "train.jsonl.gz" for name in ("good", "bad"))
+    write_jsonl(good, documents(300))
+    write_jsonl(bad, documents(300, seed=1))
+    mended, damaged = bad.read_bytes(), b"damaged" * 3000
+    bad.write_bytes(damaged)
+    options = ("compute.workers=1", "data.unreadable=skip")
+    made = prepared(tmp_path / "out", tmp_path / "texts", *options)
+    data = tiny("crammed", *options, data={"sources": [str(tmp_path / "texts")]}).data
+
+    def changed() -> list[list[str]]:
+        return [changed_files(made, data, hashed=hashed) for hashed in (False, True)]
+
+    assert changed() == [[], []]
+    bad.write_bytes(mended)
+    assert changed() == [[bad.name]] * 2
+    (skipped,) = made.manifest["skipped"]
+    content = skipped.pop("content")  # which no corpus of an older version has
+    assert changed() == [[], []]
+    skipped["content"] = content
+    bad.write_bytes(damaged)
+    write_jsonl(good, documents(301))
+    assert changed() == [[good.name]] * 2
+
+
 def _from_sources(tmp_path: Path, *overrides: str, **sources: dict[str, Any]) -> Corpus:
     """A corpus of sources with 100 documents each, by name, each with its settings."""
     listed = []

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -193,9 +193,10 @@ def changed_files(corpus: Corpus, data: DataConfig, *, hashed: bool = True) -> l
     Args:
         hashed: whether to read and hash all files instead of comparing only their sizes.
     """
-    parts = parts_of(corpus)
+    skipped = [each for each in corpus.manifest["skipped"] if "records" not in each]
+    parts = chain(parts_of(corpus), (each["content"] for each in skipped if "content" in each))
     known = {json.dumps(part if hashed else _sized(part["name"], part)) for part in parts}
-    skipped = {each["part"] for each in corpus.manifest["skipped"] if "records" not in each}
+    names = {each["part"] for each in skipped if "content" not in each}  # of older versions
     files = [each for each in data.sources if each.max_characters is None and each.is_on_disk]
 
     def now(part: Part) -> dict[str, Any]:
@@ -209,7 +210,7 @@ def changed_files(corpus: Corpus, data: DataConfig, *, hashed: bool = True) -> l
             )
             for part in source.parts:
                 with suppress(InputError):
-                    if part.name not in skipped and json.dumps(now(part)) not in known:
+                    if part.name not in names and json.dumps(now(part)) not in known:
                         changed.append(part.name)
     return changed
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -106,7 +107,7 @@ class CleanedText:
         dropped: for each step, the numbers of documents and characters that it dropped.
         changed: for each step, the number of documents that it changed.
         folders: for each source, the folders of its blocks, which also list the parts read.
-        skipped: parts that were left out, with reasons.
+        skipped: parts that were left out, as in `Reading`.
         lost: damaged records of other parts.
         ignored: number of files of unknown formats in archives, by suffix.
     """
@@ -120,7 +121,7 @@ class CleanedText:
     changed: dict[str, int] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     folders: list[list[Path]] = field(default_factory=list)
-    skipped: list[dict[str, str]] = field(default_factory=list)
+    skipped: list[dict[str, Any]] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
 

@@ -225,6 +225,8 @@ class _Reader:
         for each in reading.skipped:
             if not self._skips:
                 raise InputError(each["why"])
+            if "content" not in each:  # only now: reading a large part again takes long
+                each["content"] = reading_job.identity_of(unit.source.parts[unit.first])
             if self._skipped < _MOST_SHOWN:
                 self._progress.line(f"skipped  {each['part']}: {each['why']}")
             self._skipped += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -52,14 +53,15 @@ class Reading:
 
     Attributes:
         blocks: the blocks by their numbers, in order; `block_path` names their files.
-        skipped: parts that were left out, with reasons.
+        skipped: parts that were left out: ``part``, ``why``, and as ``content`` what `identity_of`
+            found, which the driver adds for large parts.
         lost: parts of which damaged records were left out: how many, and what is wrong with the
             first.
         ignored: number of files of unknown formats in archives, by suffix.
     """
 
     blocks: dict[int, Cleaned] = field(default_factory=dict)
-    skipped: list[dict[str, str]] = field(default_factory=list)
+    skipped: list[dict[str, Any]] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
 
@@ -155,6 +157,16 @@ def fingerprints(folder: Path) -> list[dict[str, Any]]:
     """The fingerprints of the parts that were read into this folder."""
     mark = read_done(folder / _MARK)
     return [each for each in mark["contents"] if each is not None] if mark else []
+
+
+def identity_of(part: Part) -> dict[str, Any]:
+    """The fingerprint of a part, or its name and size if it cannot be read."""
+    with suppress(InputError):
+        return part.fingerprint()
+    found = {"name": part.name, "bytes": None}
+    with suppress(InputError):
+        found["bytes"] = part.state().get("bytes")
+    return found
 
 
 def has_mark(folder: Path) -> bool:
@@ -263,7 +275,8 @@ def _documents(
         except InputError as error:
             if content is not None:
                 check_unchanged(part, state, content)
-            reading.skipped.append({"part": part.name, "why": str(error)})
+            identity = content or identity_of(part)
+            reading.skipped.append({"part": part.name, "why": str(error), "content": identity})
             if job.large or not job.skips:
                 raise _Damaged from error
             content, texts, faults = None, [], Faults()
