@@ -21,7 +21,7 @@ from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_documents, heldout_texts, rows_of_corpus
 from crammed.data.preparing import driver
 from crammed.data.preparing.driver import prepare
-from crammed.data.preparing.manifest import changed_files
+from crammed.data.preparing.manifest import changed_files, unchanged
 from crammed.data.preparing.select.selection_job import documents_to_pack
 from crammed.data.show import describe_corpus
 from crammed.data.tokenization.tokenizer import CLS, SEP
@@ -270,8 +270,11 @@ def test_damaged_files_are_skipped_and_named_if_configured(tmp_path: Path) -> No
     assert not changed_files(made, config.data)
     bad.write_text(bad.read_text().replace("not json\n", ""))
     assert changed_files(made, config.data) == ["2.jsonl"]
-    for file in folder.iterdir():
-        file.write_text("not json")
+    for number in range(6):
+        (folder / f"{number}.jsonl").write_text("not json")
+    said = r"6 files are new or changed since .*out was prepared \(0.jsonl, .*, 4.jsonl, \.\.\.\):"
+    with pytest.raises(InputError, match=said):
+        unchanged(made, config.data)
     with pytest.raises(InputError, match="not valid JSON"):
         prepared(tmp_path / "none", folder, *options)
 

@@ -243,7 +243,8 @@ def test_corpora_that_are_there_are_not_prepared_again(
     with Path(texts[0]).open("a") as file:
         file.write(json.dumps({"text": "One more."}) + "\n")
     Path(texts[1]).unlink()  # which says nothing about the other
-    with pytest.raises(InputError, match=r"first.jsonl changed since .* was prepared"):
+    changed = r"1 file is new or changed since .* was prepared \(first.jsonl\): choose another"
+    with pytest.raises(InputError, match=changed):
         made(write_study(tmp_path, arms, BASE), texts, out)
 
 

@@ -24,7 +24,7 @@ from crammed.data.preparing.pack.packing_job import Packed
 from crammed.data.preparing.read.cleaned import CleanedText
 from crammed.data.preparing.read.part import Part
 from crammed.data.preparing.read.reading_job import fingerprints
-from crammed.data.preparing.read.source import open_sources
+from crammed.data.preparing.read.source import listed, open_sources
 from crammed.data.preparing.select.given_heldout import GivenHeldout
 from crammed.data.preparing.select.mixing import Mixed
 from crammed.data.samples import Sample, write_samples
@@ -34,6 +34,7 @@ from crammed.errors import InputError
 from crammed.files.hashes import sha256
 from crammed.files.writing import write_gzip, write_json
 from crammed.formats.lines import json_values
+from crammed.quantity import counted
 
 SCHEMA = 2
 PARTS = "parts.jsonl.gz"
@@ -225,8 +226,10 @@ def unchanged(corpus: Corpus, data: DataConfig, *, hashed: bool = True) -> Corpu
         InputError: the text has changed.
     """
     if changed := changed_files(corpus, data, hashed=hashed):
+        files = f"{counted(len(changed), 'file')} {'is' if len(changed) == 1 else 'are'}"
         raise InputError(
-            f"{', '.join(changed)} changed since {corpus.path} was prepared: choose another --out"
+            f"{files} new or changed since {corpus.path} was prepared ({listed(changed)}): choose "
+            "another --out"
         )
     return corpus
 

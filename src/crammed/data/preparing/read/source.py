@@ -97,10 +97,10 @@ def describe_reading(sources: Sequence[Source], data: DataConfig) -> Iterator[st
     if without:
         yield (
             f"ignoring {counted(len(without), 'JSON file')} whose first record lacks the field of "
-            f"text: {_listed(without)}"
+            f"text: {listed(without)}"
         )
     if empty := [name for source in sources for name in source.empty]:
-        yield f"ignoring {counted(len(empty), 'empty file')}: {_listed(empty)}"
+        yield f"ignoring {counted(len(empty), 'empty file')}: {listed(empty)}"
     chosen = Counter(
         part.options.documents
         for source, config in zip(sources, data.sources, strict=True)
@@ -120,7 +120,7 @@ def describe_reading(sources: Sequence[Source], data: DataConfig) -> Iterator[st
 def ignored_files(ignored: Counter[str]) -> str:
     """The files of unknown formats in words, given their number by suffix."""
     shown = [f"{count:,} {suffix}" for suffix, count in ignored.most_common()]
-    line = f"ignoring files of other formats: {_listed(shown)}"
+    line = f"ignoring files of other formats: {listed(shown)}"
     if any(format_of(f"a{suffix}") == ".html" for suffix in ignored):
         line += (
             "; web pages beside records are taken for descriptions of them: to read them, name "
@@ -129,7 +129,8 @@ def ignored_files(ignored: Counter[str]) -> str:
     return line
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first few names, for a line."""
     return ", ".join([*names[:_MOST_LISTED], *["..."] * (len(names) > _MOST_LISTED)])
 
 
