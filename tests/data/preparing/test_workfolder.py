@@ -98,6 +98,23 @@ def test_the_folder_whose_disk_is_full_is_named(
     assert str(caught.value).endswith(f"another place than {folder.parent / (work or 'out')}")
 
 
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [
+        (None, "were damaged and have been removed: repeat the command"),
+        ("work", "are damaged: remove them and begin again"),
+    ],
+)
+def test_damaged_results_that_nobody_keeps_are_removed(
+    folder: Path, cleaning: Cleaning, work: str | None, words: str
+) -> None:
+    cleaning.errors[2] = pa.ArrowInvalid("no table")
+    place = folder.parent / (work or ".out.preparing")
+    with pytest.raises(InputError, match=f"^the intermediate results in {place} {words}$"):
+        _prepare(folder, work=place if work else None)
+    assert place.exists() == (work is not None)
+
+
 @pytest.mark.parametrize(("name", "times"), [("a.md", 2), ("a.html", 2), ("a.jsonl", 1)])
 def test_text_is_extracted_again_by_another_version(
     tmp_path: Path, cleaning: Cleaning, monkeypatch: pytest.MonkeyPatch, name: str, times: int

@@ -68,15 +68,17 @@ def work_folder(work: Path | None, out: Path) -> Iterator[Path]:
 def _faults(folder: Path, named: Path) -> Iterator[None]:
     """Turn failures of the machine, such as running out of memory, into an `InputError`.
 
-    If a disk is full, the message names `named`, the place given for the folder.
+    If a disk is full, the message names `named`, the place given for the folder, which is another
+    one if the folder does not outlive them.
     """
     try:
         with disk_faults(named):
             yield
     except (pa.ArrowInvalid, EOFError) as error:  # in our own files; sources have `read_faults`
-        raise _Worthless(
-            f"the intermediate results in {folder} are damaged: remove them and begin again"
-        ) from error
+        what = "are damaged: remove them and begin again"
+        if folder != named:  # it goes with this error
+            what = "were damaged and have been removed: repeat the command"
+        raise _Worthless(f"the intermediate results in {folder} {what}") from error
     except OSError as error:
         if error.errno not in _SHORT_OF_MEMORY:
             place = f" {printable(error.filename)}" if error.filename else ""
