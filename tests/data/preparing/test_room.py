@@ -42,7 +42,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(
     _leave(monkeypatch, 1.5 * file.stat().st_size)
     with pytest.raises(InputError) as caught:
         _prepare(file)
-    words = r"takes about [\d.]+ kB of disk at \S+, and [\d.]+ kB are free: .* --out or --work, or"
+    words = r"takes about [\d.]+ kB of disk at \S+, and [\d.]+ kB are free: .* prepare\), or read"
     assert re.search(words, str(caught.value))
     assert list(file.parent.iterdir()) == [file]
     _leave(monkeypatch, 3 * file.stat().st_size)

@@ -28,6 +28,7 @@ CORPUS = 0.5
 """Bytes of the corpus per byte of text. All but `REPEATED`: `benchmarks/results/prepare.json`."""
 _SAMPLE = 8_000_000
 """Bytes of a file that are read to see how much text it holds."""
+_ELSEWHERE = "choose another --out (or --work, for crammed prepare)"
 _ALL_TEXT = (".txt", ".md", ".rst")
 
 
@@ -109,8 +110,8 @@ def check_room(
         if size > free:
             raise InputError(
                 f"preparing this text takes about {quantity(size, 'B')} of disk at {place}, and "
-                f"{have}: free some space, choose another --out or --work, or read less with "
-                "max_characters of a source"
+                f"{have}: free some space, {_ELSEWHERE}, or read less with max_characters of a "
+                "source"
             )
         more = f"; {', '.join(unknown)} not counted" if unknown else ""
         yield f"about {quantity(size, 'B')} at {place} until the corpus is complete, {have}{more}"
@@ -126,7 +127,7 @@ def check_copies(size: int, folder: Path) -> None:
     if free is not None and size > free:
         raise InputError(
             f"copying takes {quantity(size, 'B')} of disk at {folder}, and {quantity(free, 'B')} "
-            "are free: free some space, or choose another --out or --work"
+            f"are free: free some space, or {_ELSEWHERE}"
         )
 
 
