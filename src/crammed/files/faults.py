@@ -27,16 +27,19 @@ _MENDS = {
 
 
 @contextmanager
-def disk_faults(path: Path) -> Iterator[None]:
-    """Turn a full disk or a place that cannot be written to into an `InputError` that says so."""
+def disk_faults(path: Path, otherwise: str | None = None) -> Iterator[None]:
+    """Turn a full disk or a place that cannot be written to into an `InputError` that says so.
+
+    Args:
+        otherwise: what to do about a full disk if its user has not chosen the place.
+    """
     try:
         yield
     except (OSError, SafetensorError) as error:
         number = error.errno if isinstance(error, OSError) else _os_error(str(error))
         if number in (errno.ENOSPC, errno.EDQUOT):
-            raise InputError(
-                f"the disk is full: free some space or choose another place than {path}"
-            ) from error
+            otherwise = otherwise or f"choose another place than {path}"
+            raise InputError(f"the disk is full: free some space or {otherwise}") from error
         if number in (errno.EACCES, errno.EROFS, errno.EPERM, *_MISPLACED):
             why = f"cannot write {path}: {os.strerror(number)}; choose another place"
             if (other := _elsewhere(error, path)) is not None:  # such as a library's cache

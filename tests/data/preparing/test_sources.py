@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import io
 import json
 import lzma
 import os
 import pickle
+import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -197,6 +201,17 @@ def test_standard_input(pipe: Callable[[bytes], None]) -> None:
     assert "standard input is empty" in refusal("-")
     pipe(b'{"text": "a"}\n{"text"\n')
     assert "standard input, line 2: not valid JSON" in refusal("-")
+
+
+def test_standard_input_that_fills_the_disk(
+    pipe: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe(b"text")
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(shutil, "copyfileobj", Mock(side_effect=full))
+    place = tempfile.gettempdir()
+    said = f"the disk is full: free some space or set TMPDIR to a folder on .* that of {place}$"
+    assert re.match(said, refusal("-"))
 
 
 RECORDS: list[dict[str, Any]] = [{"n": n, "text": f"Text {n}, and more."} for n in range(3)]

@@ -288,6 +288,7 @@ def _spooled() -> Path:
     scratch = ExitStack()
     atexit.register(scratch.close)
     spooled = scratch.enter_context(scratch_folder()) / "standard-input"
-    with disk_faults(spooled), spooled.open("wb") as file:
+    another = f"set TMPDIR to a folder on a larger disk than that of {spooled.parent.parent}"
+    with disk_faults(spooled, another), spooled.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
     return spooled
