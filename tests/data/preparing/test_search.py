@@ -109,3 +109,17 @@ def test_pages_are_text_beside_fewer_files_of_records(tmp_path: Path) -> None:
     assert ignored == {".html": 1, ".md": 1}
     assert ignored_files(ignored).endswith("to read them, name them as FOLDER/**/*.html")
     assert [part.name for part in opened(tmp_path / "**/*.html").parts] == ["a.html"]
+
+
+@pytest.mark.parametrize("suffix", [".md", ".rst"])
+def test_how_to_read_markup_beside_tables_is_said_if_it_is_no_read_me(
+    tmp_path: Path, suffix: str
+) -> None:
+    (tmp_path / "index.csv").write_text("text\nCell.\n")
+    (tmp_path / f"README{suffix}").write_text("About it.")
+    assert ignored_files(opened(tmp_path).ignored) == f"ignoring files of other formats: 1 {suffix}"
+    (tmp_path / f"page{suffix}").write_text("Page.")
+    said = ignored_files(opened(tmp_path).ignored)
+    assert f": 2 {suffix}; {suffix} files beside records are taken for descriptions" in said
+    assert said.endswith(f"to read them, name them as FOLDER/**/*{suffix}")
+    assert len(read(tmp_path / f"**/*{suffix}")) == 2

@@ -29,7 +29,7 @@ from crammed.files.faults import disk_faults
 from crammed.files.folders import expanded
 from crammed.files.scratch import scratch_folder
 from crammed.formats import hub
-from crammed.formats.documents import ReadOptions, format_of
+from crammed.formats.documents import ReadOptions, format_of, is_about_data
 from crammed.formats.lines import File, printable
 from crammed.formats.plain import SMALL, choose_documents
 from crammed.formats.sniff import format_by_content
@@ -121,11 +121,14 @@ def ignored_files(ignored: Counter[str]) -> str:
     """The files of unknown formats in words, given their number by suffix."""
     shown = [f"{count:,} {suffix}" for suffix, count in ignored.most_common()]
     line = f"ignoring files of other formats: {listed(shown)}"
-    if any(format_of(f"a{suffix}") == ".html" for suffix in ignored):
-        line += (
-            "; web pages beside records are taken for descriptions of them: to read them, name "
-            "them as FOLDER/**/*.html"
-        )
+    for suffix, count in ignored.most_common():
+        name = f"a{suffix}"
+        format = format_of(name) or ""
+        if is_about_data(name, format) and (count > 1 or format == ".html"):  # more than a read-me
+            return (
+                f"{line}; {suffix} files beside records are taken for descriptions of them: to "
+                f"read them, name them as FOLDER/**/*{suffix}"
+            )
     return line
 
 
