@@ -63,6 +63,7 @@ class Card:
 CARDS = (
     Card("B200", 2250.0, 180, 8000.0, (10, 0)),
     Card("H200", 989.0, 141, 4800.0, (9, 0)),
+    Card("H200 NVL", 835.0, 141, 4800.0, (9, 0)),
     Card("H100 NVL", 835.0, 94, 3900.0, (9, 0)),
     Card("H100 PCIe", 756.0, 80, 2039.0, (9, 0)),
     Card("H100", 989.0, 80, 3350.0, (9, 0), published=258_700.0),  # uncompiled, PyTorch 2.2
@@ -132,17 +133,26 @@ def card_called(name: str) -> Card:
     """
     short = _squeezed(name)
     for card in CARDS:
-        if short and short in (_squeezed(card.name), _squeezed(card.name).removeprefix("rtx")):
+        called = _squeezed(card.name)
+        if short and {short, f"{short}gb"} & {called, called.removeprefix("rtx")}:
             return card
-    if (known := known_card(name)) is not None:
+    known = known_card(name)
+    if known is not None and _sizes(name) - _sizes(known.name) <= {str(known.gibibytes)}:
         return known
     meant = [card.name for card in CARDS if short and short in _squeezed(card.name)]
-    if len(meant) == 1:
-        return card_called(meant[0])
-    hint, among = did_you_mean(short, names := [card.name for card in CARDS]), ", ".join(names)
-    if meant:
+    if len(meant) > 1:
         raise InputError(f"--device {name}: name one of {', '.join(meant)}")
-    raise InputError(f"--device {name}: no card of this name is known; {hint}name one of {among}")
+    names = [card.name for card in CARDS]
+    # A name that is part of just one other is not taken for it: an L40 is no L40S.
+    hint = f"did you mean {meant[0]}? " if meant else did_you_mean(short, names)
+    raise InputError(
+        f"--device {name}: no card of this name is known; {hint}name one of {', '.join(names)}"
+    )
+
+
+def _sizes(name: str) -> set[str]:
+    """The numbers in a name that may be its memory, such as 80 in ``A100 80 GB``, ``A100-80``."""
+    return set(re.findall(r"\b(\d+)(?:gb)?\b", " ".join(_words(name))))
 
 
 def _squeezed(name: str) -> str:
