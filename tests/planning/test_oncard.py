@@ -15,7 +15,7 @@ from crammed.errors import InputError
 from crammed.machine.cards import CARDS, GIB, Card, card_called, known_card
 from crammed.model.count import parameters
 from crammed.optim.muon import ITERATIONS, orthogonalisation_flops, orthogonalise
-from crammed.planning.oncard import BANDWIDTH, LAUNCH, Taken, counted_speed
+from crammed.planning.oncard import BANDWIDTH, LAUNCH, Taken, counted_measure, counted_speed
 from crammed.planning.parts import PartTimes
 from crammed.rules.recipe import load_config
 from crammed.training.update.memory import allocated, bytes_per_parameter
@@ -102,6 +102,19 @@ def test_what_an_optimizer_keeps_takes_memory_and_time() -> None:
         assert sgd - adafactor == pytest.approx(each * size)
 
 
+@pytest.mark.parametrize("other", ["masking.final_rate=0.125", "objective.name=causal-first"])
+def test_updates_that_predict_more_take_longer(other: str) -> None:
+    small = ["model.layers=2", "batch.rows=64", "compute.microbatch_rows=64"]
+    plain, sparse = (counted("H200", *small, f"masking.rate={rate}") for rate in (0.25, 0.125))
+    found = counted("H200", *small, other)
+    assert found.seconds(64, 32) == pytest.approx(plain.seconds(64))
+    assert found.seconds(64, 16) == pytest.approx(sparse.seconds(64), rel=0.01)
+    assert found.seconds(64, 128) > 1.5 * found.seconds(64, 32)
+    measure = counted_measure(card_called("H200"))  # at the first rate, whatever comes later
+    flops = [measure(load_config("crammed-2022", words)) for words in (small, [*small, other])]
+    assert flops[0] == pytest.approx(flops[1])
+
+
 def test_a_tiny_model_waits_for_its_launches() -> None:
     """On a fast card, twice as many rows take as long."""
     small = ["model.layers=2", "model.width=64", "model.head_dim=32", "tokenizer.vocab_size=8192"]
@@ -122,6 +135,10 @@ def test_a_small_card_gets_fewer_rows_and_the_format_that_it_has() -> None:
     assert small.row > 10 * large.row
     with pytest.raises(InputError, match=r"counts products in float16: leave out"):
         counted("2080 Ti", "compute.dtype=bfloat16")
+    for words in ([], ["compute.dtype=float32"]):
+        curved = ["optim.name=library", "optim.of=SophiaH", *words]
+        with pytest.raises(InputError, match=r"optim\.of=SophiaH needs float32: plan on a machine"):
+            counted("H100", *curved)
     halved = counted("2080 Ti", "compute.microbatch_rows=4096")
     assert halved.microbatch_rows in (small.microbatch_rows, 2 * small.microbatch_rows)
     with pytest.raises(InputError, match="not even one row of 128 tokens fits"):

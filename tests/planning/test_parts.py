@@ -24,7 +24,7 @@ from support.text import FakeClock
 SPEED = PartTimes(update=0.5, row=0.01, compile=2.0, memory=None, microbatch_rows=8)
 
 
-@pytest.mark.parametrize("rate", [None, "masking.final_rate=0.125"])
+@pytest.mark.parametrize("rate", [None, "masking.final_rate=0.125", "objective.name=causal-first"])
 def test_measuring_finds_what_things_take(
     corpus: Corpus, cpu: Device, monkeypatch: pytest.MonkeyPatch, rate: str | None
 ) -> None:
@@ -34,7 +34,7 @@ def test_measuring_finds_what_things_take(
     charge = "budget.charge=[step,checkpoint,log,evaluate]"
     asked = config("batch.rows=64", charge, *([rate] if rate else []), budget="30m")
     found = measure_speed(asked, corpus, cpu, 20.0, SILENT, clock)
-    for rows, predicted in ((64, 8), (64, 4), (3, 8)):
+    for rows, predicted in ((64, 8), (64, 4), (3, 8), (64, 32)):
         wanted = truth.seconds(rows, predicted) if rate else truth.seconds(rows)
         assert found.seconds(rows, predicted) == pytest.approx(wanted)
     for name in ("compile", "first_compile", "first", "log", "evaluate"):

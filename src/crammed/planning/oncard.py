@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crammed.config import ComputeConfig, RunConfig
+from crammed.config.optim import LibraryConfig
 from crammed.data.masking import predicted_positions
 from crammed.errors import InputError
 from crammed.machine.cards import GIB, Card
@@ -65,8 +66,10 @@ def counted_measure(card: Card) -> Measure:
 
     def measure(config: RunConfig) -> float:
         rows, vocab = config.batch.rows, config.tokenizer.vocab_size
-        flops = flops_per_token(config) * rows * config.data.row_length
-        return flops / counted_speed(config, vocab, card).seconds(rows)
+        length = config.data.row_length
+        predicted = predicted_positions(config.masking.rate, length)
+        seconds = counted_speed(config, vocab, card).seconds(rows, predicted)
+        return flops_per_token(config) * rows * length / seconds
 
     return measure
 
@@ -84,7 +87,7 @@ def counted_speed(
         known: what was counted for other cards with this configuration; what is counted is added.
 
     Raises:
-        InputError: the card lacks the number format, or its memory is too small.
+        InputError: the number format is not the one that is counted, or memory is too small.
     """
     known = {} if known is None else known
     step = _fitted(config, vocab_size, card, known)
@@ -99,9 +102,17 @@ def counted_speed(
             f"not even one row of {config.data.row_length} tokens fits into the memory of the "
             f"{card.name}: train a smaller model (model.layers, model.width)"
         )
+    rates = config.masking.rate, config.mask_rates()[-1]
+    few, many = sorted(predicted_positions(rate, config.data.row_length) for rate in rates)
+    less, more = (
+        _microbatch_seconds(config, vocab_size, card, rows, count, step.recomputes) / rows
+        for count in (few, many)
+    )
+    prediction = (more - less) / (many - few) if few < many else 0.0
     return PartTimes(
         update=_update_seconds(step, card, config.state_per_parameter()),
-        row=_microbatch_seconds(config, vocab_size, card, rows, step.recomputes) / rows,
+        row=less - few * prediction,
+        prediction=prediction,
         compile=0.0,
         memory=memory,
         microbatch_rows=rows,
@@ -127,10 +138,10 @@ def _update_seconds(step: TrainStep, card: Card, kept: int) -> float:
 
 
 def _microbatch_seconds(
-    config: RunConfig, vocab_size: int, card: Card, rows: int, recomputes: bool
+    config: RunConfig, vocab_size: int, card: Card, rows: int, predicted: int, recomputes: bool
 ) -> float:
     model, length = config.model, config.data.row_length
-    tokens, predicted = rows * length, predicted_positions(config.masking.rate, length)
+    tokens = rows * length
     of_attention = attention_flops(model, tokens, length)
     once = train_flops_per_token(model, vocab_size, length, predicted)
     products = tokens * once - of_attention
@@ -147,6 +158,11 @@ def _microbatch_seconds(
 
 def _fitted(config: RunConfig, vocab_size: int, card: Card, known: Taken) -> TrainStep:
     """The training step on the card, without storage, with microbatches that fit its memory."""
+    if isinstance(optim := config.optim, LibraryConfig) and optim.curvature_every is not None:
+        raise InputError(
+            f"--device {card.name} counts products in {card.half}, but optim.of={optim.of} needs "
+            "float32: plan on a machine that has the card, without --device"
+        )
     device, free = _device(config.compute, card), card.memory - RESERVED
     refuse_larger(config, vocab_size, free, f"the {card.name}, less 1 GiB for CUDA,")
     with torch.device("meta"):

@@ -166,7 +166,7 @@ def _prepare(config: RunConfig, step: TrainStep, device: Device, clock: Clock) -
 
 @dataclass(frozen=True)
 class _Timer:
-    """Times updates of few rows, of many, and at the final mask rate if there is one.
+    """Times updates of few rows, of many, and at the last of the run's mask rates if they differ.
 
     `numbers` counts all of these updates in one sequence: an optimizer counts its own, and may need
     the curvature in some of them.
@@ -185,24 +185,24 @@ class _Timer:
         Args:
             show: called with the seconds that have passed, and with the progress in words.
         """
-        config, masking = self.config, self.config.masking
+        config, rate = self.config, self.config.masking.rate
         whole = min(self.step.microbatch_rows, config.batch.rows)
         few = min(self.step.microbatch_rows, max(1, config.batch.rows // 2))
-        first = self._block(whole, masking.rate, 1)
-        self._block(few, masking.rate, 1)  # untimed: a run neither uses nor compiles this shape
-        one = min(self._block(few, masking.rate, 1) for _ in range(_WARM))
+        first = self._block(whole, rate, 1)
+        self._block(few, rate, 1)  # untimed: a run neither uses nor compiles this shape
+        one = min(self._block(few, rate, 1) for _ in range(_WARM))
         # The larger the second size, the smaller the error of extrapolating to a whole batch.
         times = max(2, min(config.batch.rows // few, int(seconds / (8 * max(one, 1e-6)))))
-        cases = [(few, masking.rate), (times * few, masking.rate)]
-        if masking.final_rate is not None:
-            cases.append((times * few, masking.final_rate))
+        cases = [(few, rate), (times * few, rate)]
+        if (other := config.mask_rates()[-1]) != rate:
+            cases.append((times * few, other))
         took = self._in_turns(cases, one, seconds, show)
         small, large, *last = (statistics.fmean(each) for each in took)
         row = max(0.0, large - small) / ((times - 1) * few)
         prediction, before = 0.0, 0
         if last:
             length = config.data.row_length
-            before, after = (predicted_positions(rate, length) for _, rate in cases[1:])
+            before, after = (predicted_positions(each, length) for _, each in cases[1:])
             if before != after:
                 prediction = max(0.0, (last[0] - large) / (times * few * (after - before)))
             row -= prediction * before
