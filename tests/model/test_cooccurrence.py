@@ -65,17 +65,19 @@ def slow_information(counts: NDArray[np.float64]) -> NDArray[np.float64]:
     st.integers(2, 12),
     st.integers(3, 30),
     st.sampled_from([4, 1024]),
+    st.sampled_from([90, 1 << 27]),
     st.sampled_from([5, 1 << 22]),
 )
 def test_counts_and_information_are_those_of_plain_loops(
-    count: int, length: int, vocab_size: int, contexts: int, at_a_time: int
+    count: int, length: int, vocab_size: int, contexts: int, pairs: int, at_a_time: int
 ) -> None:
     rows = some_rows(count, length, vocab_size, seed=count * length)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cooccurrence, "MOST_CONTEXTS", contexts)
+        patch.setattr(cooccurrence, "_MOST_PAIRS", pairs)
         patch.setattr(cooccurrence, "_TOKENS_AT_A_TIME", at_a_time)
         counts = neighbour_counts(rows, vocab_size)
-    expected = slow_counts(rows, vocab_size, contexts)
+    expected = slow_counts(rows, vocab_size, min(contexts, pairs // vocab_size))
     np.testing.assert_array_equal(counts, expected)
     information = positive_information(torch.from_numpy(counts)).numpy()
     np.testing.assert_allclose(information, slow_information(expected), rtol=1e-5, atol=1e-5)
@@ -154,3 +156,10 @@ def test_products_are_counted() -> None:
         leading_vectors(matrix, 8, torch.Generator())
     extra = 2 * 60 * 24 * 8  # the vectors in the basis
     assert counter.get_total_flops() - extra == factorisation_flops(60, 8)
+
+
+def test_a_vocabulary_beyond_131_072_has_fewer_contexts() -> None:
+    """So that its matrix is no larger."""
+    largest = factorisation_flops(131_072, 768)
+    assert largest == 2 * 131_072 * (4 * 1024) * (768 + 16) * 6
+    assert factorisation_flops(2 * 131_072, 768) == largest

@@ -20,6 +20,9 @@ from crammed.keys import key
 DISTANCES = (-2, -1, 1, 2)
 MOST_CONTEXTS = 1024
 """At most this many tokens, the most frequent ones, serve as contexts."""
+_MOST_PAIRS = 1 << 27
+"""At most this many pairs of a token and a context, each of which takes 24 bytes: a vocabulary of
+more than 131,072 tokens has fewer contexts."""
 CONTEXT_POWER = 0.75
 """Exponent of the contexts' shares; gives rare ones less weight (Levy et al. 2015, section 3.2)."""
 SPARE = 16
@@ -30,6 +33,10 @@ _TOKENS_AT_A_TIME = 1 << 22
 """Tokens counted at once, to bound memory."""
 
 
+def _most_contexts(vocab_size: int) -> int:
+    return min(MOST_CONTEXTS, vocab_size, _MOST_PAIRS // vocab_size)
+
+
 def neighbour_counts(rows: NDArray[np.int64], vocab_size: int) -> NDArray[np.float32]:
     """How often each token occurs with each context at each distance, [V, N, C].
 
@@ -37,7 +44,7 @@ def neighbour_counts(rows: NDArray[np.int64], vocab_size: int) -> NDArray[np.flo
         rows: [R, S] token ids.
     """
     occurrences = np.bincount(rows.ravel(), minlength=vocab_size)
-    contexts = np.argsort(-occurrences, kind="stable")[:MOST_CONTEXTS]
+    contexts = np.argsort(-occurrences, kind="stable")[: _most_contexts(vocab_size)]
     size = len(contexts) + 1  # the last column stands for all other tokens
     context = np.full(vocab_size, size - 1)
     context[contexts] = np.arange(size - 1)
@@ -86,7 +93,7 @@ def leading_vectors(matrix: Tensor, width: int, draw: torch.Generator) -> Tensor
 
 def factorisation_flops(vocab_size: int, width: int) -> float:
     """FLOPs of the products with the matrix in `leading_vectors`."""
-    contexts = len(DISTANCES) * min(MOST_CONTEXTS, vocab_size)
+    contexts = len(DISTANCES) * _most_contexts(vocab_size)
     kept = min(width + SPARE, vocab_size, contexts)
     return 2.0 * vocab_size * contexts * kept * (2 + 2 * POWER_STEPS)
 
