@@ -58,9 +58,14 @@ def test_limits_of_containers_count(
 
 
 @pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="reads the kernel's count")
-def test_memory_that_only_caches_files_is_available(machine: Path) -> None:
-    group = machine / "cgroup"
-    group.mkdir()
+@pytest.mark.parametrize(
+    ("own", "limited"), [("/", ""), ("/of/the/host", ""), ("/job", "job"), ("/job/step", "job")]
+)
+def test_memory_that_only_caches_files_is_available(machine: Path, own: str, limited: str) -> None:
+    (machine / "self").write_text(f"0::{own}\n")
+    (machine / "cgroup" / "job" / "step").mkdir(parents=True)
+    (machine / "cgroup" / "job" / "step" / "memory.max").write_text("max\n")
+    group = machine / "cgroup" / limited
     (group / "memory.max").write_text("5000\n")
     (group / "memory.current").write_text("4000\n")
     (group / "memory.stat").write_text("anon 1000\nfile 3000\ninactive_file 2500\n")

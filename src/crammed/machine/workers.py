@@ -28,28 +28,28 @@ def cores() -> int:
     here = (
         os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     )
-    limits = [float(len(here)), *_quotas()]
+    limits = [float(len(here)), *(limit for group in _groups("cpu") for limit in _quota(group))]
     asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if asked.isdecimal() and int(asked):
         limits.append(int(asked))
     return max(1, int(min(limits)))
 
 
-def _quotas() -> Iterator[float]:
-    """Core limits set by the control groups of this process and the groups around them."""
+def _groups(controller: str) -> Iterator[Path]:
+    """Folders of the control groups of this process and of the groups around them."""
     try:
         lines = _OWN_GROUPS.read_text().splitlines()
     except OSError:
         return  # another system
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        top = _GROUPS / "cpu" if controllers else _GROUPS  # version 1, version 2
+        top = _GROUPS / controller if controllers else _GROUPS  # version 1, version 2
         own = top / path.lstrip("/")
         for folder in (own, *own.parents):  # in a container the path may be the host's
             if folder.is_relative_to(top):
-                yield from _quota(folder)
+                yield folder
 
 
 def _quota(group: Path) -> Iterator[float]:
@@ -112,24 +112,27 @@ def _half_told(what: str) -> InputError:
 
 def available_memory() -> int | None:
     """Bytes of memory that machine and container leave for new processes; None if unknown."""
-    limits = []
+    limits = [left for group in _groups("memory") for left in _left(group)]
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         free = next(line for line in lines if line.startswith("MemAvailable"))
         limits.append(1024 * int(free.split()[1]))
-        most = (_GROUPS / "memory.max").read_text().strip()
-        if most != "max":
-            taken = int((_GROUPS / "memory.current").read_text())
-            limits.append(int(most) - taken + _cached_files())
-    except (OSError, StopIteration, ValueError, KeyError):
-        pass  # another system, or no cgroup of version 2
-    return min(limits) if limits else None
+    except (OSError, StopIteration, ValueError):
+        pass  # another system
+    return min(limits, default=None)
 
 
-def _cached_files() -> int:
-    """Bytes of files that this container keeps in memory only until something else needs it."""
-    lines = (_GROUPS / "memory.stat").read_text().splitlines()
-    return int(dict(line.split() for line in lines)["inactive_file"])
+def _left(group: Path) -> Iterator[int]:
+    """Bytes that a control group of version 2 leaves, if it limits memory.
+
+    Files that it keeps in memory only until something else needs it do not count as taken.
+    """
+    try:
+        most, taken = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        lines = (group / "memory.stat").read_text().splitlines()
+        yield most - taken + int(dict(line.split() for line in lines)["inactive_file"])
+    except (OSError, ValueError, KeyError):
+        return  # the limit is "max", or it is the root, or a group of version 1
 
 
 @contextmanager
