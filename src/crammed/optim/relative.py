@@ -86,7 +86,11 @@ class Lars(_Relative):
 
 
 class AGD(_Relative):
-    """Automatic gradient descent (Bernstein et al. 2023, algorithm 1), all parameters at once."""
+    """Automatic gradient descent (Bernstein et al. 2023, algorithm 1), all parameters at once.
+
+    A matrix [out, in] has the size sqrt(out / in). Every table of embeddings [V, D] counts as a
+    decoder's, with sqrt(V / D), even one from which vectors are only looked up.
+    """
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
