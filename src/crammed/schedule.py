@@ -91,7 +91,7 @@ class Triangle(Curve):
 
 
 class OneCycle(Curve):
-    """Linear up to 1 at half the budget, then linear to 0: `MultiCycle` with one cycle."""
+    """Linear up to 1 at half of training, then linear to 0: `MultiCycle` with one cycle."""
 
     shape: Literal["one-cycle"] = "one-cycle"
 
@@ -168,7 +168,7 @@ class InverseCosine(_CooledDown):
 
 
 class Ramp(_CooledDown):
-    """Linear rise over the whole budget, with a linear cool-down."""
+    """Linear rise over the whole of training, with a linear cool-down."""
 
     shape: Literal["ramp"] = "ramp"
 

@@ -25,7 +25,8 @@ class OptimizerConfig(Section):
     embedding_lr: PositiveFloat | None = None
     """Peak learning rate of the embedding tables; null takes `lr`."""
     weight_decay: Decay = 0.01
-    """Applied to everything except biases, norms and learned scales."""
+    """Applied to everything except biases, norms, and learned scales other than that of sinusoidal
+    positions."""
     clip: PositiveFloat | None = 0.5
     """Largest L2 norm of the whole gradient; null never clips."""
 

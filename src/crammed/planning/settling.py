@@ -31,7 +31,7 @@ from crammed.terminal.progress import Progress
 from crammed.training.distributed import Group
 from crammed.training.update.lanes import lanes_before, lanes_of
 
-BUSY = "is busy: other work slowed the measurement, so the chosen model size may be too small; "
+BUSY = "is busy: other work slowed the measurement, so the size that it suggests may be too small; "
 REPEAT = "repeat the command without that work"
 """What to do of a plan, of which nothing stays."""
 _CHOOSE_AGAIN = (
