@@ -81,6 +81,19 @@ def test_token_ids_are_those_of_transformers(
     assert list(encoder.plain_ids(long)) == plain
 
 
+@pytest.mark.parametrize("name", [*RECIPES, *FAMILIES])
+def test_text_that_looks_like_special_tokens_stays_text(load_model: Load, name: str) -> None:
+    encoder = load_model(name)
+    mask, sep = (
+        encoder.tokenizer.decode([each], skip_special_tokens=False)
+        for each in (encoder.mask, encoder.sep)
+    )
+    ids = list(encoder.plain_ids(f"the {mask} of {sep}"))
+    assert not encoder.specials & {*ids}
+    assert ids[:1] == list(encoder.plain_ids("the"))[:1]
+    assert len(ids) > len(encoder.plain_ids("the of"))
+
+
 @pytest.mark.parametrize("name", ["crammed", "bert", "roberta"])
 def test_each_word_begins_at_its_first_token(load_model: Load, name: str) -> None:
     encoder = load_model(name)

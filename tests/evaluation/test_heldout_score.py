@@ -13,6 +13,7 @@ from torch import Tensor
 
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import HeldoutRows, cut_rows, heldout_rows
+from crammed.data.tokenization.encoding import CorpusTokenizer
 from crammed.data.tokenization.tokenizer import MASK, SEP
 from crammed.errors import InputError
 from crammed.evaluation.backbones.spec import BackboneSpec
@@ -72,6 +73,17 @@ def test_heldout_loss_equals_the_protocol_written_out_with_transformers(
         assert ours[f"loss@{rate}"] == pytest.approx(loss, abs=1e-4)
         bits = loss * len(ids) / sum(map(len, texts)) / math.log(2)
         assert ours[f"bits_per_character@{rate}"] == pytest.approx(bits, rel=1e-4)
+
+
+def test_held_out_text_that_looks_like_special_tokens_stays_text(
+    tmp_path: Path, corpus: Corpus
+) -> None:
+    text = "the [MASK] of two boats [SEP] at night " * 20
+    file = write_jsonl(tmp_path / "held.jsonl", [text])
+    rows = heldout_rows(corpus.tokenizer, file, 50, 32, framed=False)
+    trained, _ = CorpusTokenizer(corpus.tokenizer).encode_texts([text])
+    assert {*rows.ids.flat} == {*trained.tolist()}
+    assert not {SEP, MASK} & {*rows.ids.flat}
 
 
 def test_heldout_files_of_another_form_are_refused(tmp_path: Path, corpus: Corpus) -> None:

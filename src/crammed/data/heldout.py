@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from crammed.data.corpus import Corpus
+from crammed.data.tokenization.encoding import text_only
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import InputError
 from crammed.formats.lines import File
@@ -118,7 +119,7 @@ def heldout_rows(
         InputError: as for `cut_rows`, or the tokenizer lacks special tokens.
     """
     sep = Specials.of(tokenizer).sep if framed else None
-    encode = tokenizer.encode_batch_fast
+    encode = text_only(tokenizer).encode_batch_fast
 
     def ids_of(text: str) -> Sequence[int]:
         return encode([text], add_special_tokens=False)[0].ids

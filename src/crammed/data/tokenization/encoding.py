@@ -89,6 +89,11 @@ class CorpusTokenizer:
         return np.concatenate(ids), np.cumsum([len(part) for part in ids[1:]], dtype=np.int64)
 
 
+def text_only(tokenizer: Tokenizer) -> Tokenizer:
+    """The same, but text that looks like a special token stays text, as for `CorpusTokenizer`."""
+    return _plain(_without_specials(json.loads(tokenizer.to_str())))
+
+
 def _plain(values: dict[str, Any]) -> Tokenizer:
     """A tokenizer that reads special tokens as text, and neither truncates nor pads."""
     tokenizer = Tokenizer.from_str(json.dumps(values))

@@ -72,7 +72,10 @@ class Backbone(Protocol):
         ...
 
     def plain_ids(self, text: str) -> Sequence[int]:
-        """Token ids of a text of any length, without special tokens."""
+        """Token ids of a text of any length, without special tokens.
+
+        What looks like one stays text, as in training, unless the tokenizer is written in Python.
+        """
         ...
 
     def encoder(self, untrained: int | None = None) -> nn.Module:

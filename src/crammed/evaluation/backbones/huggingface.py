@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from crammed.data.tokenization.encoding import text_only
 from crammed.data.tokenization.tokenizer import check_frame
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import SparseMaskedLM, check_length, digest
@@ -116,11 +118,16 @@ class HuggingFaceBackbone:
     def composes(self, text: str) -> bool:
         return False
 
+    @cached_property
+    def _of_text(self) -> Tokenizer:
+        assert self._library is not None
+        return text_only(self._library)
+
     def plain_ids(self, text: str) -> Sequence[int]:
         with loading(self.name, "tokenizer"):
             if self._library is None:
                 return plain_ids(self.tokenizer, text)
-            ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
+            ids: list[int] = self._of_text.encode(text, add_special_tokens=False).ids
             return ids
 
     def encoder(self, untrained: int | None = None) -> nn.Module:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from unicodedata import is_normalized
@@ -12,6 +13,7 @@ import torch
 from tokenizers import Tokenizer, normalizers
 from torch import Tensor, nn
 
+from crammed.data.tokenization.encoding import text_only
 from crammed.data.tokenization.tokenizer import Specials
 from crammed.errors import InputError
 from crammed.evaluation.backbones.base import SparseMaskedLM, check_length, digest
@@ -75,11 +77,18 @@ class RunBackbone:
     def composes(self, text: str) -> bool:
         if is_normalized("NFC", text):
             return False
-        as_it_is = self._final.tokenizer.encode(text, add_special_tokens=False).ids
-        return self.plain_ids(text) != as_it_is
+        own, composed = (
+            each.encode(text, add_special_tokens=False).ids
+            for each in (self._final.tokenizer, self.tokenizer)
+        )
+        return bool(own != composed)
+
+    @cached_property
+    def _of_text(self) -> Tokenizer:
+        return text_only(self.tokenizer)
 
     def plain_ids(self, text: str) -> Sequence[int]:
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        ids: list[int] = self._of_text.encode(text, add_special_tokens=False).ids
         return ids
 
     def encoder(self, untrained: int | None = None) -> nn.Module:
