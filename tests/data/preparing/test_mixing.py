@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crammed.config import MixConfig
+from crammed.config import MixConfig, TokenizerConfig
 from crammed.data.corpus import Corpus
 from crammed.data.preparing.read.source import Source
 from crammed.data.preparing.select.mixing import mixed_weights
@@ -71,13 +71,16 @@ def test_two_ways_to_mix_are_refused(
         tiny(data={"sources": named, "mix": mix})
 
 
-def make(folder: Path, *overrides: str, shares: tuple[float, float]) -> tuple[Corpus, str]:
-    """A corpus of 400 documents and 60 others, and what was said while it was made."""
+def make(
+    folder: Path, *overrides: str, shares: tuple[float, float], **options: Any
+) -> tuple[Corpus, str]:
+    """A corpus of 400 documents and 60 others, five times each, and what was said meanwhile."""
     sources = []
     for name, count, share in zip(("wiki", "news"), (400, 60), shares, strict=True):
-        file = write_jsonl(folder / f"{name}.jsonl", documents(count, seed=count))
+        texts = documents(count, seed=count)
+        file = write_jsonl(folder / f"{name}.jsonl", texts if name == "wiki" else 5 * texts)
         sources.append({"path": str(file), "name": name, "share": share})
-    return prepared_and_told(folder / "made", sources, *overrides)
+    return prepared_and_told(folder / "made", sources, *overrides, **options)
 
 
 def test_a_corpus_has_the_shares_that_were_asked_for(tmp_path: Path) -> None:
@@ -89,6 +92,20 @@ def test_a_corpus_has_the_shares_that_were_asked_for(tmp_path: Path) -> None:
     assert "mix  news  25.0 % of the text, each document packed 2." in said
     assert describe_sources(corpus.manifest)[1].endswith(f"packing each {news['weight']:.2f} times")
     assert readings(corpus.manifest, 3.0) == {"wiki": 3.0, "news": 3.0 * news["weight"]}
+
+
+def test_a_size_is_chosen_for_the_text_that_mixing_packs(tmp_path: Path) -> None:
+    seen = list[float]()
+
+    def choose(tokens: float) -> TokenizerConfig:
+        seen.append(tokens)
+        return TokenizerConfig(vocab_size=300)
+
+    keep = "data.heldout_copies=keep"
+    made, _ = make(tmp_path, keep, "data.mix.most_readings=9", shares=(0.5, 0.5), choose=choose)
+    packed = sum(source["characters"] for source in made.manifest["sources"])
+    assert packed > 1.5 * made.manifest["characters"]
+    assert seen == [pytest.approx(packed / 4, rel=0.05)]
 
 
 def test_a_share_that_the_cap_forbids_is_told(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ from crammed.data.preparing.select.counting_job import all_counts
 from crammed.data.preparing.select.duplicates import marked_digests, write_known, write_listing
 from crammed.data.preparing.select.given_heldout import GivenHeldout
 from crammed.data.preparing.select.heldout_copies import without_copies, write_heldout_runs
-from crammed.data.preparing.select.mixing import mix_sources
+from crammed.data.preparing.select.mixing import expected_growth, mix_sources
 from crammed.data.preparing.select.selection import Selection, expected_tokens, select_documents
 from crammed.data.preparing.select.selection_job import (
     SelectedShard,
@@ -186,6 +186,7 @@ class _Preparation:
             chosen = self
             if choose is not None and selection.packed_characters:  # else `_make` refuses the text
                 tokens = expected_tokens(text.shards, selection)
+                tokens *= expected_growth(text, selection, self.data.mix)
                 chosen = replace(self, tokenizer_config=choose(tokens))
             chosen._make(text, selection, out)
 
