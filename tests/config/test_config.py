@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 from crammed.config import ModelConfig, RunConfig
 from crammed.config.optim import AdamWConfig
 from crammed.errors import InputError
-from crammed.rules.recipe import load_config, recipe_names
+from crammed.rules.recipe import ask, load_config, recipe_names
+from crammed.runs.resuming import asked_in
 from crammed.schedule import Triangle
 
 
@@ -220,6 +222,28 @@ def test_what_makes_no_sense_is_refused_in_one_line(typed: str, told: str) -> No
     said = refused("crammed-2022", *typed.split())
     assert told in said
     assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["tokenizer.file=x", "tokenizer.lowercase=false"], "leave tokenizer.lowercase out"),
+        (["tokenizer={file: x, kind: bpe, vocab_size: 300}"], "kind, tokenizer.vocab_size out"),
+        (["data.mix.most_readings=8"], "no effect unless the sources have shares or data.mix.temp"),
+        (["data.mix.most_readings=8", "data.mix.temperature=2"], None),
+        (["data.mix.most_readings=8", "data.sources=[{path: a, share: 1}]"], None),
+    ],
+)
+def test_words_without_effect_are_refused_in_one_command(
+    typed: list[str], told: str | None
+) -> None:
+    """But not in an arm of a study, of which some may be in the base."""
+    ask("crammed", typed)
+    if told is None:
+        asked_in(None, None, typed, {})
+        return
+    with pytest.raises(InputError, match=re.escape(told)):
+        asked_in(None, None, typed, {})
 
 
 def test_every_field_has_a_place_in_the_saved_file() -> None:

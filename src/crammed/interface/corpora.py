@@ -55,6 +55,8 @@ def prepare(
     Raises:
         InputError: something given is wrong, or missing.
     """
+    fraction = "data.heldout_fraction"
+    asking.refuse_twice(asking.words_of(overrides), "--heldout", fraction, bool(heldout))
     asked, _, _ = asking.configure(recipe, overrides, {}, budget, None, data, fit=fit)
     folder = behind_links(Path(out))
     cache = None if work is None else Path(work)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from crammed.config import ModelConfig, RunConfig
-from crammed.config.kinds import overlaid
+from crammed.config.kinds import flat, overlaid
 from crammed.config.yamlfile import load_yaml, names_in, read_yaml, validated
 from crammed.errors import InputError
 from crammed.rules.choosing import Asked
@@ -138,6 +138,28 @@ def _refuse_at_odds(config: RunConfig) -> None:
         raise InputError(
             "order.share and order.pool have no effect with order.by=random: set order.by to a "
             "stored order, such as sentence-length, or order.share=1 and order.pool=1"
+        )
+
+
+def refuse_idle(asked: Asked) -> None:
+    """Refuse words of one command that have no effect beside the others.
+
+    A study may set in its base what matters in some arms alone.
+
+    Raises:
+        InputError: there is one.
+    """
+    typed, data = flat(asked.typed), asked.config.data
+    idle = [key for key in typed if key.startswith("tokenizer.") and key != "tokenizer.file"]
+    if idle and typed.get("tokenizer.file") is not None:
+        raise InputError(
+            f"tokenizer.file brings a tokenizer that is used as it is: leave {', '.join(idle)} out"
+        )
+    mixed = data.mix.temperature is not None or any(each.share for each in data.sources)
+    if "data.mix.most_readings" in typed and not mixed and asked.config.corpus is None:
+        raise InputError(
+            "data.mix.most_readings has no effect unless the sources have shares or "
+            "data.mix.temperature is set: set one of these as well, or leave it out"
         )
 
 

@@ -21,7 +21,7 @@ from crammed.config.kinds import flat, overlaid
 from crammed.config.yamlfile import validated
 from crammed.errors import InputError
 from crammed.rules.choosing import Asked, Choice
-from crammed.rules.recipe import FOLLOWS, ask, typed
+from crammed.rules.recipe import FOLLOWS, ask, refuse_idle, typed
 from crammed.rules.sizing import with_values
 from crammed.runs.directory import (
     another_run,
@@ -52,10 +52,11 @@ def asked_in(
             today's recipe does not accept.
 
     Raises:
-        InputError: as `ask` and `as_begun`.
+        InputError: as `ask`, `refuse_idle` and `as_begun`.
     """
     try:
         asked = ask(recipe, overrides, fixed, fit=fit)
+        refuse_idle(asked)
     except InputError:
         if path is None or fit or not (path / "config.json").exists():
             raise

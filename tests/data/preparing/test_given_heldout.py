@@ -8,6 +8,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from crammed.cli import corpora
 from crammed.config import TokenizerConfig
 from crammed.data import shards
 from crammed.data.heldout import heldout_documents, heldout_texts
@@ -79,6 +80,12 @@ def test_files_of_ones_own_are_held_out(tmp_path: Path) -> None:
     assert heldout["documents"] == 81
     assert [part["name"] for part in heldout["parts"]] == ["news.txt", "tales.jsonl"]
     assert made.manifest["documents"] == 340 - copies
+
+
+def test_a_share_to_hold_out_beside_files_is_refused(tmp_path: Path) -> None:
+    share, out = "data.heldout_fraction=0.2", tmp_path / "out"
+    with pytest.raises(InputError, match=r"fraction is set twice, by --heldout and by an override"):
+        corpora.prepare([share], ["text.txt"], out=out, heldout=["own.txt"])
 
 
 def test_a_held_out_file_without_text_is_refused(tmp_path: Path) -> None:

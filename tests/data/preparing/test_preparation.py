@@ -361,9 +361,11 @@ def test_text_is_read_once_to_train_a_tokenizer(
 
 def test_a_tokenizer_can_be_supplied(tmp_path: Path, text_file: Path, corpus: Corpus) -> None:
     file = corpus.path / "tokenizer.json"
-    made = prepared(tmp_path / "made", text_file, f"tokenizer.file={file}")
+    words = (f"tokenizer.file={file}", "tokenizer.vocab_size=300")
+    made = prepared(tmp_path / "made", text_file, *words)
     assert made.rows == corpus.rows
     assert np.array_equal(made.read(np.arange(made.rows)), corpus.read(np.arange(made.rows)))
+    assert made.manifest["tokenizer"]["vocab_size"] == corpus.vocab_size
     assert str(file) not in (made.path / "manifest.json").read_text()
 
 

@@ -114,6 +114,14 @@ def test_a_pipeline_that_one_side_alone_has_makes_it_another_study(
     assert base.differences(Mock(Corpus, manifest=manifest)) == said
 
 
+def test_the_vocabulary_of_a_given_tokenizer_is_not_the_studys(tmp_path: Path) -> None:
+    study = read_study(write_study(tmp_path, ARMS, [*BASE, "tokenizer.file=x/tokenizer.json"]))
+    planned = PlannedCorpora(study, ["a.txt"], BUDGET)
+    manifest = settings_json(planned.base.data, planned.base.with_vocabulary(999).tokenizer)
+    manifest["sources"] = [{"name": "a.txt"}]
+    assert planned.differences(Mock(Corpus, manifest=manifest)) == []
+
+
 @pytest.fixture
 def texts(tmp_path: Path) -> list[str]:
     """Two files; the second repeats some of the first."""

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 import crammed
 from crammed.config import DataConfig, TokenizerConfig
+from crammed.config.corpus import LEAST_TOKENS
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import heldout_rows
 from crammed.data.preparing.cleaning import entities
@@ -71,6 +72,9 @@ def write_manifest(
     for left in (corpus / "manifest.json", *corpus.glob(".*")):  # left by a call that was killed
         left.unlink(missing_ok=True)
     write_samples(corpus, _samples(results))
+    if tokenizer_config.file is not None:  # its vocabulary is what it is
+        size = max(LEAST_TOKENS, vocabulary_size(results.tokenizer))
+        tokenizer_config = tokenizer_config.model_copy(update={"vocab_size": size})
     packed, statistics = results.packed, results.statistics
     sources = _sources(corpus, results.text)
     tokens = sum(each.tokens for each in packed)

@@ -165,12 +165,13 @@ class PlannedCorpora:
         here = usual | _by_key(settings_json(self.base.data, self.base.tokenizer))
         there = usual | _by_key(settings_json(DataConfig(), TokenizerConfig()))
         there |= _by_key(corpus.manifest)
+        decided = self.open or self.base.tokenizer.file is not None
         if "format" not in corpus.manifest["data"] and here["data.documents"] == "auto":
             del here["data.documents"]  # the default was another, and was written down
         return [
             f"{key}: {there[key]} there, {value} here"
             for key, value in here.items()
-            if there[key] != value and not (self.open and key == VOCABULARY)
+            if there[key] != value and not (decided and key == VOCABULARY)
         ]
 
 
