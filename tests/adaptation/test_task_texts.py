@@ -112,7 +112,9 @@ def test_the_folder_of_a_suite_may_be_called_as_a_source_is(
     (tmp_path / "mine.yaml").write_text("tasks: {boats: {text: text, metric: accuracy}}\n")
     write(tmp_path / "python-docs", "boats", "train", [{"text": "a boat", "label": 0}])
     monkeypatch.chdir(tmp_path)
-    assert texts(Path("python-docs"), Path("mine.yaml")) == ["a boat"]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for folder in ("python-docs", "~/python-docs"):
+        assert texts(Path(folder), Path("mine.yaml")) == ["a boat"]
 
 
 def test_what_a_suite_decides_cannot_be_set() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from crammed.errors import InputError
+from crammed.files.folders import expanded
 from crammed.formats.records import Record
 from crammed.keys import key
 from crammed.tasks.checks import (
@@ -40,7 +41,7 @@ Place = tuple[tuple[str, ...], str]
 
 def folder_of(data: str) -> Path | None:
     """The folder of tasks that was named; None for ``hub``."""
-    return None if data == "hub" else Path(data)
+    return None if data == "hub" else expanded(data)
 
 
 def tasks_in(suite: Suite, data: Path | None) -> list[str]:
