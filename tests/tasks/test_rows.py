@@ -83,7 +83,7 @@ def test_the_positive_class_is_named_or_the_second(
     data = read(tmp_path, rows, metric="f1", positive=positive)
     assert data.train.positive == data.scored["mine"].positive == place
     names = [str(label).lower() for label in labels]
-    for known in ([], names):
+    for known in ([], names, [*labels]):
         said = refusal(tmp_path, rows, metric="f1", positive="eggs", labels=known)
         assert said == f"task mine: positive 'eggs' is not one of its labels: {', '.join(names)}"
 

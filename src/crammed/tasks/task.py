@@ -75,7 +75,7 @@ def _named(value: Any) -> Any:
         return tuple(map(str, range(max(1, value))))
     if isinstance(value, list):
         # As the data's own are: 2.0 is the class 2.
-        return tuple(name_of(name) if type(name) in (int, str) else name for name in value)
+        return tuple(name_of(name) if isinstance(name, str | int) else name for name in value)
     return _listed(value)
 
 
