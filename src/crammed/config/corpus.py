@@ -118,7 +118,7 @@ class RepeatedConfig(Section):
     min_characters: PositiveInt = 30
     """Leave shorter ones alone."""
     documents: Annotated[int, Field(ge=2, lt=2**63)] = 2
-    """Cut what occurs in this many documents or more, except in the first of them."""
+    """Cut what occurs in this many documents or more, except where it first occurs."""
 
 
 class CleanConfig(Section):
@@ -149,7 +149,7 @@ class CleanConfig(Section):
     near: OpenFraction | None = None
     """Drop documents whose word 5-grams overlap an earlier document's by this Jaccard index."""
     repeated: RepeatedConfig | None = None
-    """Cut out lines or paragraphs that have occurred in earlier documents."""
+    """Cut out lines or paragraphs that occur in several documents, except where they first do."""
     substring: Annotated[int, Field(ge=20, lt=2**63)] | None = None
     """Cut out passages of at least this many bytes that have occurred before (Lee et al. 2022)."""
     max_tokens_per_character: PositiveFloat | None = None

@@ -1,9 +1,9 @@
 """Finds lines or paragraphs that occur in several documents, as a reduction over blocks.
 
 One job writes the hashes of a block's lines, in ascending order. Another compares those of all
-blocks that lie in one range, so that its memory does not grow with the text. What is in several
-documents is cut out of all but the first, as in CCNet (Wenzek et al. 2020) and Dolma (Soldaini et
-al. 2024). Two lines count as equal if 64 bits of their hashes are.
+blocks that lie in one range, so that its memory does not grow with the text. Of what is in several
+documents, all but the first occurrence is cut out, as in CCNet (Wenzek et al. 2020) and Dolma
+(Soldaini et al. 2024). Two lines count as equal if 64 bits of their hashes are.
 """
 
 from __future__ import annotations
