@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -17,6 +18,7 @@ from crammed.data.preparing.pack.order import (
     permutation,
     score_file,
     score_rows,
+    store,
     token_values,
 )
 from crammed.errors import InputError
@@ -94,6 +96,16 @@ def test_a_file_is_scored_for_every_order(tmp_path: Path) -> None:
     assert {name: each.tolist() for name, each in found.items()} == {
         name: scores(name, rows.tolist(), counts) for name in names
     }
+
+
+def test_long_rows_do_not_overflow_and_a_name_counts_once(tmp_path: Path) -> None:
+    length, names = 2**17, ("common-first", "rare-first", "common-first")
+    rows = np.repeat(np.array([ids("fox"), ids("the")], np.uint16), length, axis=1)
+    rows.tofile(tmp_path / "rows-00000.bin")
+    counts = np.array([2**20 if token == "the" else 0 for token in VOCABULARY])
+    store(tmp_path, names, length, small_tokenizer(), counts, partial(map, score_file))
+    for name, order in (("common-first", [1, 0]), ("rare-first", [0, 1])):
+        assert np.fromfile(tmp_path / f"order-{name}.bin", np.uint32).tolist() == order
 
 
 @given(st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(-2, 2), min_size=1, max_size=60))

@@ -9,7 +9,8 @@ common-first     highest mean log2 probability of the tokens first, by add-one s
 rare-first       lowest mean log2 probability first
 word-length      shortest decoded text first
 
-Integer sums are the same on every machine; log2 probabilities are rounded to multiples of 2**-12.
+Integer sums are the same on every machine; log2 probabilities are rounded to multiples of 2**-12,
+or more coarsely for rows of more than 16,384 tokens.
 """
 
 from __future__ import annotations
@@ -31,16 +32,19 @@ from crammed.files.writing import write_array
 from crammed.keys import key
 
 _STEPS_A_BIT = 1 << 12
-"""Fine enough for ties to be rare, coarse enough for rows of 16,000 tokens to fit into 32 bits."""
+"""Fine enough for ties to be rare."""
+_STEPS_OF_A_ROW = 1 << 26
+"""Steps a bit times tokens in a row, at most: a row whose tokens have 31 bits fits into 32 bits."""
 
 
 def token_values(
-    name: Ordering, tokenizer: Tokenizer, counts: NDArray[np.int64]
+    name: Ordering, tokenizer: Tokenizer, counts: NDArray[np.int64], row_length: int = 1
 ) -> NDArray[np.int32]:
     """The value that each token adds to the score of its row, [V].
 
     Args:
         counts: [V] occurrences of each token in the corpus.
+        row_length: tokens in a row, whose values must add up to less than 2**31.
 
     Raises:
         InputError: the tokenizer has no token for the full stop.
@@ -56,7 +60,8 @@ def token_values(
     if name == "word-length":
         return np.array([len(surface) for surface in _surfaces(tokenizer, len(counts))], np.int32)
     bits = np.log2((counts.sum() + len(counts)) / (counts + 1))
-    rarity: NDArray[np.int32] = np.rint(_STEPS_A_BIT * bits).astype(np.int32)
+    steps = min(_STEPS_A_BIT, _STEPS_OF_A_ROW // row_length)
+    rarity: NDArray[np.int32] = np.rint(steps * bits).astype(np.int32)
     return rarity if name == "common-first" else -rarity
 
 
@@ -119,14 +124,15 @@ def store(
     """Write orders of the rows whose files are in a folder.
 
     Args:
-        names: of the orders; may be none.
+        names: of the orders; may be none, and may repeat themselves.
         counts: [V] occurrences of each token.
         score: applies `score_file` to every job.
     """
     if not names:
         return
+    names = tuple(dict.fromkeys(names))
     files = sorted(folder.glob("rows-*.bin"), key=lambda file: rows_file_number(file.name))
-    values = {name: token_values(name, tokenizer, counts) for name in names}
+    values = {name: token_values(name, tokenizer, counts, row_length) for name in names}
     scores = {name: bytearray() for name in names}  # not an array for each file, of which
     for each in score([ScoreJob(file, row_length, values) for file in files]):  # many are small
         for name in names:
