@@ -54,8 +54,9 @@ def test_a_path_that_exists_is_no_name_of_the_hub(hub: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("hub:someone/else", r"cannot fetch the tokenizer hub:someone/else: 404.*else; tokenizer"),
-        ("hub:someone/weights", r"hub:someone/weights has no tokenizer\.json"),
+        ("hub:someone/else", r"^cannot fetch the tokenizer hub:someone/else: 404.*else; tokenizer"),
+        ("hub:someone/weights", r"^hub:someone/weights has no tokenizer\.json"),
+        ("toks/tokenizer.json", "^no file or folder toks/tokenizer.json: cannot fetch"),
         ("words", "no tokenizer at words"),
     ],
 )
@@ -67,8 +68,10 @@ def test_what_is_missing_is_one_line(hub: Path, name: str, words: str) -> None:
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(InputError, match=r"crammed\[hf\]"):
+    with pytest.raises(InputError, match=r"^tokenizer.*crammed\[hf\]"):
         named_tokenizer("hub:someone/words")
+    with pytest.raises(InputError, match=r"^no file or folder toks/a: tokenizer.*\[hf\]"):
+        named_tokenizer("toks/a")
 
 
 def test_with_a_given_tokenizer_preparing_measures_nothing(tmp_path: Path, corpus: Corpus) -> None:

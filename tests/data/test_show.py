@@ -109,7 +109,7 @@ def test_a_manifest_that_makes_no_sense_is_one_line(
 ) -> None:
     made = write_corpus(tmp_path / "corpus", numbered_files([3]))
     made.manifest[key] = value
-    with pytest.raises(InputError, match=r"corpus is damaged: crammed data verify says where"):
+    with pytest.raises(InputError, match=r"corpus is damaged: its manifest.json lacks something"):
         describe_corpus(made)
 
 

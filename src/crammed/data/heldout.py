@@ -108,12 +108,13 @@ def heldout_rows(
     *,
     framed: bool = True,
     called: str = "",
+    mend: str = "",
 ) -> HeldoutRows:
     """Cut the documents of a file into rows of a tokenizer's ids; see `cut_rows`.
 
     Args:
         framed: whether [SEP] ends each document, as in the rows that the model is trained on.
-        called: as in `cut_rows`.
+        called, mend: as in `cut_rows`.
 
     Raises:
         InputError: as for `cut_rows`, or the tokenizer lacks special tokens.
@@ -124,7 +125,7 @@ def heldout_rows(
     def ids_of(text: str) -> Sequence[int]:
         return encode([text], add_special_tokens=False)[0].ids
 
-    return cut_rows(ids_of, sep, file, most_rows, length, called)
+    return cut_rows(ids_of, sep, file, most_rows, length, called, mend)
 
 
 def rows_of_corpus(corpus: Corpus, most_rows: int) -> HeldoutRows:
@@ -146,6 +147,7 @@ def cut_rows(
     most_rows: int,
     length: int,
     called: str = "",
+    mend: str = "",
 ) -> HeldoutRows:
     """Cut the documents of a file into rows; takes 4 bytes of memory for each token of the file.
 
@@ -156,6 +158,7 @@ def cut_rows(
         most_rows: largest number of rows to draw.
         length: tokens in a row, S.
         called: what to call a file that is too short, in place of its path.
+        mend: what to do about that besides adding text.
 
     Raises:
         InputError: the file is unreadable, not of that form, or shorter than one row.
@@ -171,7 +174,9 @@ def cut_rows(
         sources.append(source or NO_SOURCE)
         characters[sources[-1]] += len(text)
     if len(ids) < length:
-        raise InputError(f"{called or file} is shorter than one row of {length} tokens: add text")
+        raise InputError(
+            f"{called or file} is shorter than one row of {length} tokens: add text{mend}"
+        )
     rows = np.frombuffer(ids, np.intc)[: len(ids) // length * length].reshape(-1, length)
     order = np.random.default_rng(0).permutation(len(rows))[:most_rows]
     drawn = rows[order].astype(np.int64)

@@ -25,7 +25,7 @@ def describe_corpus(corpus: Corpus) -> list[tuple[str, list[str]]]:
     Raises:
         InputError: the manifest is damaged.
     """
-    with _damage(corpus):
+    with _damage(corpus, "its manifest.json lacks something, or makes no sense"):
         manifest = corpus.manifest
         heldout = manifest["heldout"]
         statistics = manifest.get("statistics")
@@ -58,11 +58,11 @@ def describe_corpus(corpus: Corpus) -> list[tuple[str, list[str]]]:
 
 
 @contextmanager
-def _damage(corpus: Corpus) -> Iterator[None]:
+def _damage(corpus: Corpus, how: str) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
-        raise is_damaged(corpus.path, "crammed data verify says where") from error
+        raise is_damaged(corpus.path, how) from error
 
 
 def describe_samples(corpus: Corpus, rows: int) -> list[tuple[str, str]]:
@@ -83,7 +83,7 @@ def sample_rows(corpus: Corpus, count: int) -> list[str]:
 
 def dropped_samples(corpus: Corpus) -> list[Sample]:
     """The beginnings of dropped documents, at most two from each step."""
-    with _damage(corpus):
+    with _damage(corpus, "crammed data verify says where"):
         return [
             {**sample, "text": _beginning(sample["text"])}
             for sample in first_of_each_step(read_samples(corpus.path), 2)

@@ -93,6 +93,9 @@ def test_a_held_out_file_without_text_is_refused(tmp_path: Path) -> None:
     empty = write_jsonl(tmp_path / "empty.jsonl", ["", " "])
     with pytest.raises(InputError, match=r"--heldout .*empty\.jsonl holds no text"):
         prepared(tmp_path / "a", file, heldout=[str(empty)])
+    short = write_jsonl(tmp_path / "short.jsonl", ["A short text."])
+    with pytest.raises(InputError, match=r"32 tokens: add text or lower data\.row_length$"):
+        prepared(tmp_path / "a", file, heldout=[str(short)])
     assert not [each for each in tmp_path.iterdir() if each.is_dir()]
 
 

@@ -101,7 +101,10 @@ def test_unigram_cross_entropy_by_hand(corpus: Corpus) -> None:
     assert corpus.manifest["heldout"]["unigram_cross_entropy"] == pytest.approx(expected, rel=0.01)
 
 
-HELDOUT_TOO_SHORT = "^the held-out text is shorter than one row of 32 tokens: add text$"
+HELDOUT_TOO_SHORT = (
+    "^the held-out text is shorter than one row of 32 tokens: add text, raise "
+    "data.heldout_fraction or lower data.row_length$"
+)
 
 
 @pytest.mark.parametrize(

@@ -275,10 +275,12 @@ def _steps(data: DataConfig, results: StageResults) -> list[dict[str, Any]]:
 
 def _heldout(corpus: Path, data: DataConfig, results: StageResults) -> dict[str, Any]:
     file = corpus / "heldout.jsonl.gz"
+    more = "" if results.given else ", raise data.heldout_fraction"
     rows = heldout_rows(
         *(results.tokenizer, file, data.heldout_rows, data.row_length),
         framed=data.sep,
         called="the held-out text",
+        mend=f"{more} or lower data.row_length",
     )
     counts = results.statistics.token_counts
     return {

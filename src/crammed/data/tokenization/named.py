@@ -28,10 +28,15 @@ def named_tokenizer(name: str) -> Tokenizer:
     Raises:
         InputError: there is none, it is unsuitable, or the hub cannot be reached.
     """
-    on_hub = name.startswith(HUB) or (
-        not expanded(name).exists() and _OWNER_AND_NAME.fullmatch(name) is not None
-    )
-    return load_tokenizer(_from_hub(name.removeprefix(HUB)) if on_hub else expanded(name))
+    path = expanded(name)
+    if name.startswith(HUB):
+        path = _from_hub(name.removeprefix(HUB))
+    elif not path.exists() and _OWNER_AND_NAME.fullmatch(name):
+        try:
+            path = _from_hub(name)
+        except InputError as error:
+            raise error.within(f"no file or folder {name}") from error
+    return load_tokenizer(path)
 
 
 def given_vocabulary(config: TokenizerConfig) -> int | None:
