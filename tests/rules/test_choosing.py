@@ -89,6 +89,23 @@ def test_budgets_of_work_measure_nothing(limit: str) -> None:
     assert choose(fixed, None, never).config == fixed.config
 
 
+def test_updates_of_a_batch_that_is_typed_count_as_its_tokens() -> None:
+    few, many = (
+        choose(ask("crammed", words, {"budget": {"limit": limit}}), None, lambda config: LAPTOP)
+        for words, limit in ((["batch.rows=512"], "500updates"), ([], f"{500 * 512 * 128}tok"))
+    )
+    assert shape_of(few.config) == shape_of(many.config) != SHAPES[0]
+    assert why_size(few, None) == why_size(many, None)
+    free = choose(asked("500updates"), None, lambda config: LAPTOP)  # whose batch is small
+    assert shape_of(free.config) == SHAPES[0]
+    for chosen in (few, free):
+        assert reasons(chosen.config, chosen.choice, None).startswith(why_size(chosen, None))
+    layers, width = shape_of(few.config)
+    typed = ["batch.rows=512", f"model.layers={layers}", f"model.width={width}"]
+    set_so = choose(ask("crammed", typed, {"budget": {"limit": "500updates"}}), None, lambda _: 1.0)
+    assert "as set" not in reasons(set_so.config, set_so.choice, None)
+
+
 @pytest.mark.parametrize("limit", ["1h", "1e14flop"])
 def test_a_corpus_is_counted_with_its_own_vocabulary(limit: str) -> None:
     """What is saved is the vocabulary that was asked for."""

@@ -35,8 +35,6 @@ Measure = Callable[[RunConfig], float]
 MOST_MEASURED = 3
 """At most this many sizes are measured; the third is hardly ever needed."""
 SHAPE = ("model.layers", "model.width")
-OF_WIDTH = ("model.head_dim", "tokenizer.vocab_size")
-"""Keys whose values follow from the width."""
 
 
 class Choice(Section):
@@ -173,9 +171,8 @@ def shape_of(config: RunConfig) -> tuple[int, int]:
 
 def why_size(chosen: Chosen, rows: float | None) -> str:
     """The rule's reason for the chosen size."""
-    keys = {*SHAPE, *OF_WIDTH} & set(chosen.choice.follows)
     speed = chosen.choice.flops_per_second or nominal_speed(chosen.config.compute)
-    return best_shape(chosen.config, keys, speed, rows)[1]
+    return best_shape(chosen.config, chosen.choice.follows, speed, rows)[1]
 
 
 def reasons(config: RunConfig, choice: Choice, rows: float | None, known: str = "measured") -> str:
@@ -193,7 +190,7 @@ def reasons(config: RunConfig, choice: Choice, rows: float | None, known: str = 
         spent += f" at {quantity(speed / flops_per_token(config))} tokens/s, {known}"
     follows = set(choice.follows)
     followed = follows >= set(SHAPE)
-    keys = {*SHAPE, *OF_WIDTH} & follows if followed else {*SHAPE, *follows & {"model.head_dim"}}
+    keys = follows if followed else {*SHAPE, *follows & {"model.head_dim", "batch.rows"}}
     nominal = speed or nominal_speed(config.compute)
     try:
         best, why = best_shape(config, keys, nominal, rows)

@@ -10,7 +10,7 @@ The speed of the device is an argument here; `choosing` says where it comes from
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,7 +153,9 @@ def best_shape(
             f"no width that follows from the budget suits model.head_dim={config.model.head_dim} "
             f"and model.ffn_ratio={config.model.ffn_ratio:g}: set model.layers and model.width"
         )
-    place, why = best_of([Candidate.of(shape, tokens(shape, speed), rows) for shape in shapes])
+    follows = "batch.rows" in keys
+    paid: Callable[[RunConfig, float], float] = tokens if follows else expected_tokens
+    place, why = best_of([Candidate.of(shape, paid(shape, speed), rows) for shape in shapes])
     return shapes[place], why
 
 
@@ -232,7 +234,7 @@ def in_shape(config: RunConfig, keys: Collection[str], layers: int, width: int) 
 
 
 def tokens(config: RunConfig, speed: float) -> float:
-    """How many tokens the budget pays for at `speed` FLOP/s."""
+    """How many tokens the budget pays for at `speed` FLOP/s, if the batch follows from it."""
     budget = config.budget.limit
     if budget.kind == "tokens":
         return budget.limit
