@@ -41,9 +41,7 @@ class FolderLock:
             _lock(self._descriptor)
         except BlockingIOError as error:
             self.release()
-            raise InputError(
-                f"{shown or folder} is in use by another process: wait for it"
-            ) from error
+            raise in_use(shown or folder) from error
         except OSError as error:  # as on file systems without locks
             self.release()
             raise InputError(f"{shown or folder} cannot be locked: {error.strerror}") from error
@@ -75,6 +73,11 @@ def _lock(descriptor: int) -> None:
     except BlockingIOError:
         time.sleep(_A_LOOK)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def in_use(folder: Path) -> InputError:
+    """The error that another process holds the lock on a folder."""
+    return InputError(f"{folder} is in use by another process: wait for it")
 
 
 def is_locked(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,12 @@ import pytest
 from crammed.budget import Budget
 from crammed.config import RunConfig
 from crammed.data.corpus import Corpus
+from crammed.errors import InputError
+from crammed.files.locks import FolderLock
 from crammed.files.writing import write_json
+from crammed.machine.device import Device
 from crammed.optim.build import update_flops
+from crammed.planning.settling import device_of
 from crammed.planning.speed import Measured
 from crammed.rules.sizing import flops_per_token
 from crammed.study.findings.table import equal_text
@@ -92,6 +97,12 @@ def test_a_study_goes_on_with_the_budgets_it_began_with(
     assert equal_text(first) == "equal time"
     timed |= {"speed": 5e8, "busy": True, "times": []}
     run(request, SILENT)
+    with FolderLock(out), pytest.raises(InputError, match="out is in use by another process"):
+        run(replace(request, name=write_study(tmp_path, ARMS, BASE)), SILENT)
+    foreign = replace(request, out=tmp_path / "run")
+    write_json(foreign.out / "config.json", {})
+    with pytest.raises(InputError, match="is not the folder of a study"):
+        run(foreign, SILENT)
     assert not timed["times"]
     # A further arm is timed beside the baseline, which says that the machine is half as fast now.
     write_study(tmp_path, {arm: ARMS[arm] for arm in ("plain", "masks", "muon")}, BASE)
@@ -134,6 +145,35 @@ def test_an_arm_that_is_changed_before_it_begins_is_timed_anew(
     assert given["wide"] == given["plain"] == pytest.approx(0.5e10, rel=1e-5)
 
 
+def test_runs_are_compiled_as_they_were_timed(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Timed as slow, a run has few FLOPs, by which alone it would not be worth compiling."""
+    timed: dict[float, bool] = {}
+
+    def speed(config: RunConfig, device: Device) -> Measured:
+        timed[config.model.dropout] = device.compile
+        return Measured(1e6, False)
+
+    monkeypatch.setattr(seconds, "training_speed", speed)
+    monkeypatch.setattr("crammed.machine.device.can_compile_for_cpu", lambda: True)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+    arms = {
+        "plain": [],  # which trains in lanes
+        "dropout": ["model.dropout=0.1"],
+        "eager": ["model.dropout=0.2", "compute.compile=off"],
+    }
+    base = [*BASE, "batch.rows=64"]
+    budget = Budget.parse("4h")
+    loaded = load_study(write_study(tmp_path, arms, base), corpus, budget)
+    study, _ = in_seconds(loaded, Corpora(corpus), budget, tmp_path / "out", 1, SILENT)
+    assert timed == {0.0: False, 0.1: True, 0.2: False}
+    for arm in arms:
+        config = config_of(study, arm, Corpora(corpus), budget, 1)
+        assert config.budget.limit.kind == "flops"
+        assert device_of(config).compile == timed[config.model.dropout]
+
+
 @pytest.mark.parametrize(
     "word",
     [
@@ -143,6 +183,7 @@ def test_an_arm_that_is_changed_before_it_begins_is_timed_anew(
         "masking.z_loss=1e-4",  # which a loss in place lacks
         "masking.unit=pmi",
         "masking.final_rate=0.5",
+        "compute.compile=on",
     ],
 )
 def test_arms_that_differ_in_what_an_update_computes_are_timed_by_themselves(word: str) -> None:

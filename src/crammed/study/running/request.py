@@ -9,10 +9,11 @@ from pathlib import Path
 
 from crammed.budget import Budget
 from crammed.data.corpus import Corpus
+from crammed.files.locks import in_use, is_locked
 from crammed.study.result import StudyResult, read_result
 from crammed.study.running.checks import check_budgets, tuned_differently
 from crammed.study.running.costs import Cost, cost_of
-from crammed.study.running.folder import Chooser, config_of, going_on
+from crammed.study.running.folder import Chooser, config_of, going_on, refuse_foreign
 from crammed.study.running.judges import Judge, check_data
 from crammed.study.running.places import threads_of
 from crammed.study.running.preparing import FOLDER, planned_corpora, prepare_corpora
@@ -97,8 +98,12 @@ def run(request: Request, progress: Progress) -> StudyResult:
     """Prepare the corpora of a study, check its arms, train and judge its runs.
 
     Raises:
-        InputError: the folder holds something else, text is unsuitable, or an arm is refused.
+        InputError: the folder holds something else or is in use, text is unsuitable, or an arm is
+            refused.
     """
+    refuse_foreign(request.out)
+    if is_locked(request.out):  # so that nothing is measured beside the runs of that process
+        raise in_use(request.out)
     before = read_result(request.out)
     check_data(request.judges, before.judges, before.measures())
     threads = threads_of(request.jobs)

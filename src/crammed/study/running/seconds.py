@@ -16,7 +16,7 @@ from crammed.files.hashes import json_hash
 from crammed.optim.build import update_flops
 from crammed.planning.settling import device_of
 from crammed.planning.speed import training_speed
-from crammed.rules.sizing import flops_per_token, in_vocabulary
+from crammed.rules.sizing import flops_per_token, in_vocabulary, with_values
 from crammed.study.result import UpdateTime, read_result
 from crammed.study.running.folder import config_of, runs_begun
 from crammed.study.spec.arms import Study
@@ -56,7 +56,8 @@ def in_seconds(
     known = next((arm for arm in (study.baseline, *paces) if arm in paces), study.baseline)
     arms = dict(study.arms)
     if missing:
-        timed = _side_by_side({each: configs[each] for each in (known, *missing)}, progress)
+        decided = {each: _decided(configs[each], corpora) for each in (known, *missing)}
+        timed = _side_by_side(decided, progress)
         now = timed[known].seconds_per_update
         slower = paces[known].seconds_per_update / now if known in paces else 1.0
         for arm in missing:
@@ -64,8 +65,20 @@ def in_seconds(
             paces[arm] = UpdateTime(seconds_per_update=seconds, busy=timed[arm].busy)
             factor = study.budgets[arm.rpartition("@")[2]] if study.budgets else 1.0
             updates = factor * budget.limit / seconds
-            arms[arm] = (*own[arm][0], f"{LIMIT}{updates * _of_update(configs[arm]):.6g}flop")
+            flops = f"{LIMIT}{updates * _of_update(configs[arm]):.6g}flop"
+            open_ = configs[arm].compute.compile == "auto"
+            compiles = [f"compute.compile={decided[arm].compute.compile}"] if open_ else []
+            arms[arm] = (*own[arm][0], *compiles, flops)
     return study.model_copy(update={"arms": arms}), paces
+
+
+def _decided(config: RunConfig, corpora: Corpora) -> RunConfig:
+    """The configuration with its `compute.compile` decided, by the seconds that a run is to take.
+
+    A run would decide by its FLOPs at a nominal speed, and so perhaps otherwise than it was timed.
+    """
+    compiles = device_of(config, corpora.rows(config.corpus)).compile
+    return with_values(config, {"compute.compile": "on" if compiles else "off"})
 
 
 def _side_by_side(configs: Mapping[str, RunConfig], progress: Progress) -> dict[str, UpdateTime]:
@@ -85,7 +98,10 @@ def _side_by_side(configs: Mapping[str, RunConfig], progress: Progress) -> dict[
             found[kind] = min(now, best, key=lambda each: each.seconds_per_update)
             task.update(done + 1, f"{config.model.layers} x {config.model.width}")
     if any(pace.busy for pace in found.values()):
-        progress.line("machine  is busy: equal seconds may buy unequal work; begin when it is idle")
+        progress.line(
+            "machine  was busy while arms were timed, so equal seconds may buy unequal work; to "
+            "time them again, stop this command and repeat it on an idle machine with another --out"
+        )
     return {arm: found[kind] for arm, kind in kinds.items()}
 
 
