@@ -52,7 +52,11 @@ OWN = """tasks:
         (["small"], {}, "the judge small needs its data: give --tasks-data DIR"),
         (["blimp@bert-base"], {}, "blimp@bert-base: blimp fine-tunes nothing"),
         (["glue@bert-bass"], {}, "no protocol 'bert-bass': did you mean bert-base"),
-        (["heldout"], {"blimp": Path(__file__)}, "--blimp names data that no judge uses"),
+        (
+            ["heldout"],
+            {"blimp": Path(__file__)},
+            "--blimp names data that no judge uses: name a judge that does with --judges, or leave",
+        ),
     ],
 )
 def test_wrong_judges_are_refused(names: list[str], given: dict[str, Any], message: str) -> None:

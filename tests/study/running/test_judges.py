@@ -155,7 +155,7 @@ def test_a_run_whose_judge_is_missing_is_judged_and_not_trained_again(
     assert place.asked == []
 
 
-def test_arms_that_are_fine_tuned_otherwise_are_said() -> None:
+def test_arms_that_are_fine_tuned_differently_are_said() -> None:
     configs = {
         "narrow": load_config("crammed", ["model.width=192"], speed=1e9, rows=100),
         "rate": load_config("crammed", ["model.width=128"], speed=1e9, rows=100),
@@ -164,7 +164,7 @@ def test_arms_that_are_fine_tuned_otherwise_are_said() -> None:
     own = Judge("small", Path("tasks"), ("trec",))
     said = tuned_differently(configs, "narrow", [own])
     assert said is not None
-    assert said.startswith("note  wide is fine-tuned otherwise than narrow (")
+    assert said.startswith("note  wide is fine-tuned differently from narrow (")
     assert "pairs" in said
     assert tuned_differently(configs, "narrow", [replace(own, protocol="small")]) is None
     del configs["wide"]  # a rate that follows the width is no other protocol
@@ -348,6 +348,21 @@ def test_data_that_changed_without_changing_its_size_is_noticed(
     blimp.write_text(blimp.read_text().replace("The fox", "The cat"))
     judged(judge)
     assert place.asked == 2 * ["blimp"]
+
+
+def test_data_that_changed_behind_a_link_is_noticed(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "tasks", tmp_path / "elsewhere"
+    for file in (folder / "RTE" / "train.tsv", elsewhere / "CoLA" / "train.tsv"):
+        file.parent.mkdir(parents=True)
+        file.write_text("before")
+    judge = Judge("glue", folder, ("cola",))
+    states = [judge.state()]
+    (folder / "CoLA").symlink_to(elsewhere / "CoLA")
+    (folder / "CoLA" / "again").symlink_to(folder)  # which has no end
+    for text in ("before", "after"):
+        (elsewhere / "CoLA" / "train.tsv").write_text(text)
+        states.append(judge.state())
+    assert len({*states}) == 3
 
 
 def test_the_folder_of_a_protocol_is_that_of_the_evaluation(

@@ -71,7 +71,7 @@ def _named(arm: str) -> Iterator[None]:
 def tuned_differently(
     configs: Mapping[str, RunConfig], baseline: str, judges: Iterable[Judge]
 ) -> str | None:
-    """A sentence about arms that would be fine-tuned otherwise than the baseline; None if none."""
+    """A sentence about an arm fine-tuned differently from the baseline; None if there is none."""
     if not any(judge.tasks and judge.protocol is None for judge in judges):
         return None
     protocols = {
@@ -83,8 +83,8 @@ def tuned_differently(
         both = dict.fromkeys((*base, *own))  # each leaves out what has its default
         if keys := [key for key in both if key != "lr" and own.get(key) != base.get(key)]:
             return (
-                f"note  {arm} is fine-tuned otherwise than {baseline} ({', '.join(keys)}), and "
-                "tasks compare this, too: to compare encoders alone, name a protocol after the "
-                "judges, such as @small"
+                f"note  {arm} is fine-tuned differently from {baseline} ({', '.join(keys)}), which "
+                "task scores reflect, too; to compare the encoders alone, name one protocol for "
+                "all, as in glue.cola@cramming"
             )
     return None

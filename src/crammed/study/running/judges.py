@@ -106,8 +106,8 @@ class Judge:
 
     def state(self) -> str:
         """A hash of its data, and of a suite of the user's own."""
-        files = [self.data] if self.data.is_file() else sorted(self.data.rglob("*"))
-        named = [(str(f.relative_to(self.data)), f) for f in files if f.is_file()]
+        files = [self.data] if self.data.is_file() else sorted(_files_below(self.data))
+        named = [(str(file.relative_to(self.data)), file) for file in files]
         if Path(self.suite).suffix:
             named.append((self.label, Path(self.suite)))
         return json_hash([(name, sha256(file)) for name, file in named])
@@ -178,7 +178,10 @@ def judges_of(
     used = (("--blimp", blimp, BLIMP in wanted), ("--tasks-data", tasks, bool(asked)))
     for option, data, needed in used:
         if data is not None and not needed:
-            raise InputError(f"{option} names data that no judge uses: add it to --judges")
+            raise InputError(
+                f"{option} names data that no judge uses: name a judge that does with --judges, "
+                f"or leave {option} out"
+            )
     return judges
 
 
@@ -236,6 +239,18 @@ def _data(name: str, option: str, data: Path | None) -> Path:
         kind, word = option.split()
         raise InputError(f"no {name} data at {data}: name a {word} that exists with {kind}")
     return data.absolute()
+
+
+def _files_below(folder: Path) -> set[Path]:
+    """All files below a folder, also through links, which may lead back to where they are."""
+    files, roots, seen = set[Path](), [folder], set[Path]()
+    for root in roots:
+        if root.resolve() not in seen:
+            seen.add(root.resolve())
+            below = sorted(root.rglob("*"))
+            files.update(each for each in below if each.is_file())
+            roots += [each for each in below if each.is_symlink() and each.is_dir()]
+    return files
 
 
 def _protocol(name: str) -> str:
