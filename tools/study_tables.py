@@ -321,7 +321,7 @@ def _below(study: StudyResult, measure: str) -> str:
         *([decidable_text(study)] if is_loss(measure) and study.unigram is not None else []),
         f"Arms are compared at {equal_text(study)}.",
         f"Budget {Budget.parse(study.budget)}, on a machine with "
-        f"{counted(made.cores or 0, 'core')}, commit {made.commit}.",
+        f"{counted(made.cores or 0, 'core')}, commit {made.commits}.",
     )
 
 

@@ -106,12 +106,28 @@ def means_of(arms: Mapping[str, Arm], measure: str) -> dict[str, float]:
 
 
 class Environment(Part):
-    """The versions and the machine that a study began with."""
+    """The versions and the machine that a study began with.
+
+    Attributes:
+        later: other commits with which runs were trained after that.
+    """
 
     cores: int | None
     commit: str | None = None
+    later: list[str] = Field(default_factory=list)
     source: str | None = None
     started: str = ""
+
+    @property
+    def commits(self) -> str:
+        """``3f2a``, or ``3f2a, later 9b1c``."""
+        return ", later ".join([str(self.commit), *self.later])
+
+    def with_later(self, commit: str | None) -> Environment:
+        """The same, with another commit with which runs are trained."""
+        if commit in (None, self.commit, *self.later):
+            return self
+        return self.model_copy(update={"later": [*self.later, commit]})
 
 
 class UpdateTime(Part):

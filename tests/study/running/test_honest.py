@@ -24,6 +24,7 @@ from crammed.errors import InputError
 from crammed.files.writing import write_json
 from crammed.machine.device import Device
 from crammed.planning.speed import Measured
+from crammed.report.study import write_study_page
 from crammed.study.result import Arm, Run, StudyResult
 from crammed.study.running import board, checks, folder, runner
 from crammed.study.running.board import Board
@@ -176,6 +177,21 @@ def test_a_call_with_nothing_to_do_does_nothing(
     monkeypatch.setattr(Corpus, "damaged", lambda _: pytest.fail("read the corpus"))
     assert call() == first
     assert {f: f.stat().st_mtime_ns for f in out.rglob("*") if f.name != ".lock"} == before
+
+
+def test_a_study_that_goes_on_with_other_commits_names_all_of_them(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch)
+    for seeds, commit in ((1, "a"), (1, "none"), (2, "a"), (3, "b"), (4, "b"), (5, None)):
+        began = {"cores": 2, "commit": commit, "started": f"with {seeds}"}
+        monkeypatch.setattr(runner, "environment", lambda began=began: began)
+        found = ran(tmp_path, corpus, seeds=seeds).environment
+        assert found is not None
+        assert (found.started, found.later) == ("with 1", ["b"] if seeds > 2 else [])
+    assert found.commits == "a, later b"
+    text = write_study_page(tmp_path / "out", tmp_path / "page.html").read_text("utf-8")
+    assert "2 cores, commit a, later b, started with 1." in text
 
 
 def test_a_run_that_finished_as_its_study_was_killed_counts(

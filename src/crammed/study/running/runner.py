@@ -100,7 +100,7 @@ def run_study(
         stack.enter_context(FolderLock(out))
         before, arms = read_result(out), begun_arms(study, seeds, out, judges)
         result = StudyResult(
-            **_about_machine(jobs, before if not untrained else None),
+            **_about_machine(jobs, before, trains=bool(untrained)),
             budget=budget.text,
             budgets={label: each.text for label, each in limits(study.budgets, budget).items()},
             baseline=study.baseline,
@@ -119,11 +119,13 @@ def run_study(
     return result
 
 
-def _about_machine(jobs: int, before: StudyResult | None) -> dict[str, Any]:
-    """The machine that trains; that of the result before if nothing is to be trained."""
-    if before is not None and before.arms:
+def _about_machine(jobs: int, before: StudyResult, *, trains: bool) -> dict[str, Any]:
+    """What the study began with, and with which other commits it goes on."""
+    if not trains and before.arms:
         return {"environment": before.environment, "jobs": before.jobs}
-    return {"environment": Environment(**environment()), "jobs": jobs}
+    now = Environment(**environment())
+    first = before.environment if before.arms else None
+    return {"environment": first.with_later(now.commit) if first else now, "jobs": jobs}
 
 
 def _about_corpora(
