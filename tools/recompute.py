@@ -29,6 +29,10 @@ BLOCK = re.compile(
     rf"<!-- ({KINDS}): (\S+)(?: (?!-->)(\S+))?(?: (?!-->)\S+)* -->\n(.*?)<!-- end of", re.DOTALL
 )
 NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
+NEEDED = re.compile(
+    r"To find a difference of ([\d.]+) in (\d+) % of such studies, "
+    r"every arm would need (more than )?(\d+) seeds"
+)
 SCORES = {
     "BLiMP": "blimp",
     "CoLA": "glue.cola",
@@ -218,7 +222,7 @@ def check_power(check: Check, where: str, part: dict[str, Any], main: str, text:
         shown = NUMBER.findall(text[said.end() :].partition("of such studies")[0])
         for number, share in zip(shown, found, strict=True):
             check.near(f"{where}: power", float(number), 100 * share, POINTS)
-    if needed := re.search(r"To find ([\d.]+) in (\d+) % takes (more than )?(\d+) seeds", text):
+    if needed := NEEDED.search(text):
         size, often, more, seeds = needed.groups()
         least = int(seeds) + bool(more)
         for number, end in ((least, min), (least - 1, max)):
@@ -262,7 +266,7 @@ def check_laws(check: Check, name: str, study: dict[str, Any], text: str) -> Non
     found = again.laws(study)
     for kind, (height, exponent, losses) in found["types"].items():
         said = re.search(
-            rf"- {re.escape(kind)}: loss (\S+) C\^(\S+);? .*?best (.*?)(?: \*|$)", text
+            rf"- {re.escape(kind)}: loss (\S+) C\^(\S+);? .*?lowest loss (.*?)(?: \*|$)", text
         )
         check.same(f"{name}, {kind}: a law", str(bool(said)), "True")
         if said:
@@ -277,8 +281,8 @@ def check_laws(check: Check, name: str, study: dict[str, Any], text: str) -> Non
         check.near(f"{name}: p of types", float(p[1]) if p else -1.0, found["p"], found["by"])
         check.near(f"{name}: least p", float(least[1]) if least else -1.0, found["least"], 5e-4)
     for kind, (percent, worth) in found["shifts"].items():
-        words = rf"- {re.escape(kind)}: (\S+) % loss at equal size and FLOPs, equivalent to (\S+) t"
-        said = re.search(words, text)
+        equal = r"loss at equal (?:size and )?FLOPs, equivalent to (\S+) times"
+        said = re.search(rf"- {re.escape(kind)}: (\S+) % {equal}", text)
         check.same(f"{name}, {kind}: shift", said[1] if said else "nan", percent)
         check.same(f"{name}, {kind}: worth", said[2] if said else "nan", worth)
 

@@ -88,6 +88,13 @@ def test_only_the_baseline_is_called_so(tmp_path: Path) -> None:
     assert 'class="n from">baseline<' not in page(tmp_path / "without", values)
 
 
+def test_arms_of_which_runs_failed_are_marked(tmp_path: Path) -> None:
+    values = study()
+    assert "(some failed)" not in page(tmp_path, values)
+    values["arms"]["good"]["runs"]["3"] = {"failed": "no memory"}
+    assert page(tmp_path, values).count('<td class="n seeds">3 (some failed)</td>') == 1
+
+
 def test_nothing_is_coloured_near_the_unigram_model(tmp_path: Path) -> None:
     text = page(tmp_path / "mine", study(unigram=4.5))
     assert "<b>Not decidable at this budget.</b> plain ends 0.49 nats below" in text

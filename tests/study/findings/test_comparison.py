@@ -17,7 +17,7 @@ from crammed.study.findings.statistics import (
     without_effect,
 )
 from crammed.study.findings.table import axis_limit, power_text, study_tables, title_of
-from crammed.study.result import StudyResult
+from crammed.study.result import Run, StudyResult
 from crammed.terminal.table import show
 from support.study import run_of
 
@@ -72,9 +72,17 @@ def test_an_arm_of_which_runs_failed_is_not_better() -> None:
     assert line.split()[:4] == ["some", "3", "(some", "failed)"]
 
 
-def test_an_arm_that_changes_nothing_is_said_to_have_no_effect() -> None:
+def test_no_arm_is_worse_than_a_baseline_of_which_runs_failed() -> None:
+    values = study(arm(*BASE), new=arm(*FAR), old=arm(5.0, 5.1, 5.05))
+    values.arms["base"].runs["3"] = Run(failed="the loss is not finite")
+    verdicts = {row["arm"]: row["loss@0.15"]["verdict"] for row in compare_arms(values)}
+    assert verdicts == {"base": None, "new": "better", "old": None}
+
+
+@pytest.mark.parametrize("unigram", [7.0, 4.5, None])
+def test_an_arm_that_changes_nothing_is_said_to_have_no_effect(unigram: float | None) -> None:
     values = study(arm(*BASE), same=arm(*BASE[:2]), near=arm(*NEAR))
-    values.unigram = 7.0
+    values.unigram = unigram
     assert without_effect(values) == ["same"]
     assert "Exactly as base, so without any effect here: same." in decidable_text(values)
 
@@ -157,6 +165,12 @@ def test_what_could_be_found_is_said(
     base: tuple[float, ...], other: tuple[float, ...], said: str
 ) -> None:
     assert power_text(study(arm(*base), same=arm(*other)), "loss@0.15").startswith(said)
+
+
+def test_how_many_seeds_would_be_enough_is_said() -> None:
+    text = power_text(study(arm(*BASE), new=arm(*FAR)), "loss@0.15")
+    needed = "To find a difference of 0.02 in 80 % of such studies, every arm would need more than"
+    assert text.endswith(f" {needed} 100 seeds.")
 
 
 def test_figures_show_what_is_typical() -> None:

@@ -273,7 +273,7 @@ def test_budgets_that_all_ended_with_the_text_have_no_law() -> None:
         assert (one.law, one.exponent) == (None, None)
     assert found[1].shifts["bert"][1] is None
     said = laws_of(study, found)
-    assert said[0].startswith("gated: best ")
+    assert said[0].startswith("gated: lowest loss ")
     page = report.scaling(study, {arm.split("@")[0]: ("#000000", "none") for arm in study.arms})
     assert page is not None
     assert page["laws"] == said
@@ -339,10 +339,22 @@ def test_what_was_found_is_said() -> None:
     said = laws_of(study, found)
     assert len(said) == 2 + 2 + 1 + 2
     assert said[0].startswith("gated: loss ")
-    assert " at 10 TFLOP" in said[0]
+    assert " at 10 TFLOP (half), " in said[0]
     assert "bert: best size by parabolas " in said[3]
     assert said[4].startswith("types differ: one curve for all types against one per type, ")
-    assert said[6].startswith("bert: +1.03 % loss at equal size")
+    assert said[6].startswith("bert: +1.03 % loss at equal size and FLOPs, equivalent to ")
     assert "equivalent to 0.9" in said[6]
     del found[0]["bert"]
     assert len(laws_of(study, (found[0], None))) == 2
+
+
+def test_arms_without_named_sizes_are_compared_at_equal_flops_alone() -> None:
+    study = made({"gated": 1.0, "bert": 1.02}, 0.003)
+    study.baseline = "gated@x1"
+    study.arms = {
+        name.replace(".one", ""): arm for name, arm in study.arms.items() if ".one" in name
+    }
+    said = laws_of(study, analysed(study))
+    assert " at 10 TFLOP (1 M parameters), " in said[0]
+    assert said[-1].startswith("bert: +1.0")
+    assert "% loss at equal FLOPs, equivalent to 0.9" in said[-1]

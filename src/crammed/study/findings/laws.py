@@ -27,11 +27,14 @@ def laws_of(
     lines = _doubts(study)
     for name, one in types.items():
         law = "" if one.law is None else f"{_law(one.law)}; "
-        lines.append(f"{name}: {law}best {_best(one.best)}")
+        lines.append(f"{name}: {law}lowest loss {_best(one.best)}")
         if sizes := _sizes(one.sizes):
             power = "" if one.exponent is None else f"; it grows with C^{one.exponent:.2f}"
             lines.append(f"{name}: best size by parabolas {sizes}{power}")
-    return lines if test is None else [*lines, *_test(test)]
+    if test is None:
+        return lines
+    named = all(cell.size for one in types.values() for cell in one.best)
+    return [*lines, *_test(test, "equal size and FLOPs" if named else "equal FLOPs")]
 
 
 def _doubts(study: StudyResult) -> list[str]:
@@ -54,7 +57,8 @@ def _law(law: Law) -> str:
 
 def _best(cells: Sequence[Cell]) -> str:
     shown = (
-        f"{cell.size or quantity(cell.parameters)} {cell.mean:.3f} at {flops_text(cell.flops)}"
+        f"{cell.mean:.3f} at {flops_text(cell.flops)} "
+        f"({cell.size or f'{quantity(cell.parameters)} parameters'})"
         for cell in cells
     )
     return ", ".join(shown)
@@ -70,7 +74,7 @@ def _sizes(sizes: Sequence[BestSize]) -> str:
     return ", ".join(shown)
 
 
-def _test(test: Exchange) -> list[str]:
+def _test(test: Exchange, equal: str) -> list[str]:
     verdict = "types differ" if test.p < LEVEL else "types cannot be told apart"
     lines = [
         f"{verdict}: one curve for all types against one per type, permutation test over seeds, "
@@ -80,5 +84,5 @@ def _test(test: Exchange) -> list[str]:
         lines = [f"types: leads only, because a verdict takes {FEWEST} seeds"]
     for name, (percent, worth) in test.shifts.items():
         priced = "" if worth is None else f", equivalent to {worth:.2f} times the FLOPs"
-        lines.append(f"{name}: {percent:+.2f} % loss at equal size and FLOPs{priced}")
+        lines.append(f"{name}: {percent:+.2f} % loss at {equal}{priced}")
     return lines

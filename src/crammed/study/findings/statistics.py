@@ -55,7 +55,8 @@ def compare_arms(study: StudyResult, measures: Sequence[str] = RATES) -> list[di
         - ``p``, two-sided and corrected over the arms, and ``p_alone``, which is not,
         - the ``verdict``: ``better`` or ``worse`` if p is below 5 %, ``lead`` with fewer than
           `FEWEST` seeds, ``plateau`` of losses that are not comparable (`on_plateau`), else None.
-          An arm of which runs failed is never ``better``.
+          An arm of which runs failed is never ``better``; if runs of the baseline failed, none is
+          ``worse``.
 
         The last five are None for the baseline, and the interval and both p also for a lead, or if
         nothing varies. There is no verdict where `decidable` is False. If runs failed, ``failed``
@@ -79,10 +80,13 @@ def compare_arms(study: StudyResult, measures: Sequence[str] = RATES) -> list[di
             few = min(len(values[arm]), len(base)) < FEWEST
             stuck = arm in slow and is_loss(measure)
             one["verdict"] = "plateau" if stuck else _verdict(one, measure, few=few)
+    # Where runs failed, those that are left may be the ones that were lucky.
+    failed = {row["arm"] for row in rows if "failed" in row}
     for row in rows:
-        if "failed" in row:  # the runs that are left may be those that were lucky
-            for one in (row[each] for each in measures if each in row):
-                one["verdict"] = None if one["verdict"] == "better" else one["verdict"]
+        doubted = {"better"} if row["arm"] in failed else set()
+        doubted |= {"worse"} if study.baseline in failed else set()
+        for one in (row[each] for each in measures if each in row):
+            one["verdict"] = None if one["verdict"] in doubted else one["verdict"]
     first, sign = measures[0], 1.0 if is_loss(measures[0]) else -1.0
     return sorted(rows, key=lambda row: sign * row[first]["mean"] if first in row else math.inf)
 
@@ -102,24 +106,25 @@ def decidable(study: StudyResult) -> bool | None:
 
 def decidable_text(study: StudyResult) -> str:
     decided, base, unigram = decidable(study), study.baseline, study.unigram
+    same = ", ".join(without_effect(study))
+    no_effect = f" Exactly as {base}, so without any effect here: {same}." if same else ""
     if unigram is None:
         return (
             "The unigram cross-entropy is not part of this result, so whether the budget is "
-            "enough to judge arms was not checked."
+            f"enough to judge arms was not checked.{no_effect}"
         )
     if decided is None:
         return f"No run of the baseline {base} has finished, so arms cannot be judged yet."
     below = unigram - statistics.fmean(study.arms[base].values_of(RATES[0]))
     place = f"{abs(below):.2f} nats {'below' if below >= 0 else 'above'}"
     where = f"{base} ends {place} the unigram cross-entropy of {unigram:.3f}"
-    if decided:
-        words = f"Decidable at this budget: {where}; {GATE:g} is needed."
-        if slow := on_plateau(study):
-            words += f" Still on the plateau, so not comparable: {', '.join(slow)}."
-        if same := without_effect(study):
-            words += f" Exactly as {base}, so without any effect here: {', '.join(same)}."
-        return words
-    return f"Not decidable at this budget: {where}, but must end at least {GATE:g} below it."
+    if not decided:
+        needed = f"but must end at least {GATE:g} below it"
+        return f"Not decidable at this budget: {where}, {needed}.{no_effect}"
+    words = f"Decidable at this budget: {where}; {GATE:g} is needed."
+    if slow := on_plateau(study):
+        words += f" Still on the plateau, so not comparable: {', '.join(slow)}."
+    return f"{words}{no_effect}"
 
 
 def without_effect(study: StudyResult) -> list[str]:

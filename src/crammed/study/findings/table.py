@@ -143,7 +143,10 @@ def power_text(study: StudyResult, measure: str) -> str:
     if rare is None:
         return text
     needed = seeds_needed(study, measure, rare) or f"more than {MOST_SEEDS}"
-    return f"{text} To find {rare:g} in {100 * OFTEN:.0f} % takes {needed} seeds of every arm."
+    return (
+        f"{text} To find a difference of {rare:g} in {100 * OFTEN:.0f} % of such studies, every "
+        f"arm would need {needed} seeds."
+    )
 
 
 def _listed(words: Iterable[str]) -> str:
