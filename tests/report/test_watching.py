@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +19,9 @@ import pytest
 from crammed.cli.machine import watch
 from crammed.errors import InputError
 from crammed.files.locks import FolderLock
+from crammed.report import watching
 from crammed.report.watching import Server, live_page
+from support.command import PATIENCE
 from support.html import check_balanced
 from support.text import write_rows
 
@@ -99,6 +102,17 @@ def test_curves_are_drawn_of_the_last_part_alone(tmp_path: Path) -> None:
     assert live_page(tmp_path, None, '0.3"><b>') == live_page(tmp_path)
 
 
+def test_the_last_held_out_loss_is_listed_also_where_it_is_not_drawn(tmp_path: Path) -> None:
+    run = logged(tmp_path / "a", *map(point, range(0, 1000, 10)))
+    heldout = {"event": "heldout", "update": 500, "u": 0.5, "loss@0.15": 4.321, "loss@0.25": 5.0}
+    write_rows(run / "events.jsonl", [heldout])
+    said = "50.0 % of the run: held-out loss 4.321"
+    for zoom, drawn in ((None, True), ("0.1", False)):
+        page = checked(live_page(tmp_path, None, zoom))
+        assert '<td class="n">4.321</td>' in page
+        assert (said in page) == drawn
+
+
 def test_one_run_alone(runs: Path) -> None:
     page = checked(live_page(runs, "finished"))
     assert page.count('class="chip" style') == 1
@@ -158,6 +172,15 @@ def test_the_server_answers_this_machine_alone(server: Server, runs: Path) -> No
     assert asked(server, "/../../etc/passwd") == (404, "there is only one page: /")
     os.rename(runs, runs.with_name("gone"))
     assert asked(server, "/")[0] == 500
+
+
+def test_a_connection_without_a_request_keeps_no_other_waiting(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Browsers open some to spare."""
+    monkeypatch.setattr(watching._Handler, "timeout", PATIENCE)
+    with socket.create_connection(("127.0.0.1", server.server_port)):
+        assert asked(server, "/other")[0] == 404
 
 
 def test_an_error_is_asked_for_again_as_the_page_is(server: Server, runs: Path) -> None:

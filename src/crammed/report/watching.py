@@ -1,7 +1,8 @@
 """The live page of `crammed watch`: the runs below a folder, laid over each other. It only reads.
 
 The server listens on the loopback interface alone, and answers only those who ask for it by that
-name, so that no page of others can read along. One request is answered at a time.
+name, so that no page of others can read along. One page is drawn at a time, because matplotlib's
+settings are those of the whole process.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
@@ -140,8 +142,7 @@ def _read(listed: Listed, folder: Path, place: int | None, begin: float) -> Foll
         events = read_events(path, heldout=HELDOUT_NUMBERS)
     except InputError as error:
         return Followed(listed, problem=str(error))
-    heldout = [event for event in heldout_losses(events) if event["u"] >= begin]
-    return Followed(listed, place, points, heldout)
+    return Followed(listed, place, points, heldout_losses(events))
 
 
 @drawn
@@ -211,8 +212,10 @@ def with_titles(svg: str, values: Mapping[str, Sequence[str]]) -> str:
     return re.sub(r'<g id="(values-\d+-\d+)">.*?</g>\s*</g>', titled, svg, flags=re.DOTALL)
 
 
-class Server(HTTPServer):
+class Server(ThreadingHTTPServer):
     """Serves the page of a folder on the loopback interface.
+
+    Each connection has a thread of its own, because browsers open some before they need them.
 
     Args:
         port: 0 takes a free one.
@@ -222,7 +225,7 @@ class Server(HTTPServer):
     """
 
     def __init__(self, folder: Path, port: int) -> None:
-        self.folder = folder
+        self.folder, self.drawing = folder, Lock()
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
@@ -252,7 +255,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             query = parse_qs(asked.query, errors="surrogateescape")
             alone, last = (query.get(name, [None])[-1] for name in ("run", "last"))
-            page = live_page(self.server.folder, alone, last)
+            with self.server.drawing:
+                page = live_page(self.server.folder, alone, last)
         except (InputError, OSError) as error:
             return self._answer(500, visible(str(error)))
         self._answer(200, page, "text/html")
