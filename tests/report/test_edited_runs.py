@@ -206,19 +206,30 @@ def test_a_folder_may_have_a_name_that_matplotlib_reads_otherwise(
     assert f">{name}</text>" in legend.replace("\u200b", "")
 
 
-def test_what_was_unusual_is_said_below_the_loss(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("skipped", "rate", "said"),
+    [
+        (4096, 0.5, ": 4,096 rows were skipped and learning rates were multiplied by 0.5."),
+        (4096, 1.0, ": 4,096 rows were skipped."),
+        (0, 0.5, ": learning rates were multiplied by 0.5."),
+        (0, 1.0, "."),
+    ],
+)
+def test_what_was_unusual_is_said_below_the_loss(
+    tmp_path: Path, skipped: int, rate: float, said: str
+) -> None:
     run = copied(tmp_path / "run")
     assert "Spikes" not in write_report([run], tmp_path / "report.html").read_text("utf-8")
     for update in (5, 6, 7, 8, 9, 1200, 1200):
         event = {"event": "spike", "of": "loss", "update": update, "value": 9.0, "usual": 5.0}
         appended(run, "events.jsonl", json.dumps(event).encode())
-    back = {"event": "back", "update": 300, "lost_s": 1.5, "skipped_rows": 4096, "rate": 0.5}
+    back = {"event": "back", "update": 300, "lost_s": 1.5, "skipped_rows": skipped, "rate": rate}
     busy = {"event": "busy", "update": 1250, "share": 0.42}
     for other in (back, busy):
         appended(run, "events.jsonl", json.dumps(other).encode())
     page = write_report([run], tmp_path / "report.html").read_text("utf-8")
     assert "Spikes of the loss: after update 5, 6, 7, 8, 9 and 1 more." in page
-    assert "Training diverged and went back to update 300: 4,096 rows were" in page
+    assert f"Training diverged and went back to update 300{said}" in page
     assert "Other work slowed training down: before update 1,250" in page
 
 

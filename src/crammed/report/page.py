@@ -243,10 +243,10 @@ def _trouble(events: list[dict[str, Any]]) -> list[str]:
     if returns:
         where = ", ".join(f"{event['update']:,}" for event in returns)
         skipped, rate = returns[-1]["skipped_rows"], returns[-1]["rate"]
-        sentences.append(
-            f"Training diverged and went back to update {where}: "
-            f"{skipped:,} rows were skipped, and learning rates multiplied by {rate:g}."
-        )
+        changed = [f"{skipped:,} rows were skipped"] if skipped else []
+        changed += [f"learning rates were multiplied by {rate:g}"] if rate != 1.0 else []
+        why = f": {' and '.join(changed)}" if changed else ""
+        sentences.append(f"Training diverged and went back to update {where}{why}.")
     return sentences
 
 
