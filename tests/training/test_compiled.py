@@ -129,6 +129,7 @@ def test_any_growing_batch_has_few_shapes(
     step.prepare(counts, [0.25])
     split = {count: step._microbatches(count) for count in counts}
     assert all(sum(sizes) == count for count, sizes in split.items())
+    assert all(sum(step._microbatches(count)) == count for count in (1, rows // 2))  # by a plan
     assert len({size for sizes in split.values() for size in sizes}) <= (11 if ramp else 2)
     assert all(len(sizes) <= count // most + 10 for count, sizes in split.items())
 

@@ -37,7 +37,7 @@ def few_sizes(rows: int, most: int, compiled_for: Collection[int] = ()) -> list[
         return sizes + [rest] * (rest > 0)
     piece = math.gcd(*rests, most)
     if piece * MOST_PIECES >= most:
-        return sizes + [piece] * (rest // piece)
+        return sizes + few_sizes(rest, piece)
     return sizes + [1 << bit for bit in reversed(range(rest.bit_length())) if rest >> bit & 1]
 
 
