@@ -134,10 +134,25 @@ def test_any_growing_batch_has_few_shapes(
     assert all(len(sizes) <= count // most + 10 for count, sizes in split.items())
 
 
-def test_more_shapes_than_can_be_compiled_are_refused(cpu: Device) -> None:
-    step, _ = step_with(cpu, tiny("crammed"), compile=True)
-    with pytest.raises(InputError, match=r"lower masking\.stages"):
-        step.prepare(range(1, 10), [n / 32 for n in range(1, 32)])
+@pytest.mark.parametrize(
+    ("words", "most", "rates", "shapes"),
+    [
+        ([], 9, 31, 155),  # of 1, 2, 4, 8 and 9 rows
+        (["model.layers=4", "train.grow_at=[0.25,0.5]"], 1, 22, 66),  # 22 for each depth
+    ],
+)
+def test_more_shapes_than_can_be_compiled_are_refused(
+    cpu: Device,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    most: int,
+    rates: int,
+    shapes: int,
+) -> None:
+    quickly(monkeypatch, "eager")
+    step, _ = step_with(cpu, tiny("crammed", *words), compile=True)
+    with pytest.raises(InputError, match=rf"{shapes} shapes, and 64 .* lower masking\.stages"):
+        step.prepare(range(1, most + 1), [n / 32 for n in range(1, rates + 1)])
 
 
 def test_what_a_growing_batch_leaves_over_is_of_one_shape(

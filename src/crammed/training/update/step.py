@@ -128,8 +128,8 @@ class TrainStep:
                 row fits.
         """
         self._row_counts = row_counts = frozenset(row_counts)
-        now, most, *less = self.growth.layers, *self.growth.depths()
-        self.growth.use(most)
+        now, depths = self.growth.layers, [*self.growth.depths()]
+        self.growth.use(depths[0])
         if self.device.fits_microbatch:
             release_gpu_memory(self.device.torch)  # else what PyTorch keeps counts as taken
             free, _ = torch.cuda.mem_get_info(self.device.torch)
@@ -143,9 +143,9 @@ class TrainStep:
                 rates = list(rates)
                 # With as many threads as updates have: code for others would be compiled again.
                 with compiler_faults(), self.lanes.entered():
-                    for depth in (most, *less):
+                    for depth in depths:
                         self.growth.use(depth)
-                        self._with_less(lambda: self._compile_for(row_counts, rates))
+                        self._with_less(lambda: self._compile_for(row_counts, rates, len(depths)))
         finally:
             self.growth.use(now)
 
@@ -194,15 +194,15 @@ class TrainStep:
         loss = self.objective.loss(ids, torch.arange(rows, device=device), count)
         torch.autograd.grad(loss, self.leaves.tensors, allow_unused=True)
 
-    def _compile_for(self, row_counts: Iterable[int], rates: Iterable[float]) -> None:
-        """Run every shape of training once, so that no update has to wait for the compiler."""
+    def _compile_for(self, row_counts: Iterable[int], rates: Iterable[float], depths: int) -> None:
+        """Run every shape of this depth once, so that no update has to wait for the compiler."""
         sizes = {size for rows in row_counts for size in self._microbatches(rows)}
         shapes = {(predicted_positions(r, n), n) for n in self._config.lengths() for r in rates}
-        if len(sizes) * len(shapes) > MOST_SHAPES:
+        if (total := len(sizes) * len(shapes) * depths) > MOST_SHAPES:
             raise InputError(
-                f"{len(shapes)} numbers of masks times {len(sizes)} sizes of microbatches are more "
-                f"shapes than can be compiled ({MOST_SHAPES}): lower masking.stages, or set "
-                "compute.compile=off"
+                f"updates would have {total} shapes, and {MOST_SHAPES} can be compiled: lower "
+                "masking.stages, raise batch.quantum, list fewer points in train.grow_at or "
+                "train.lengthen_at, or set compute.compile=off"
             )
         for count, length in sorted(shapes):
             for size in sorted(sizes):
