@@ -153,7 +153,9 @@ def test_pieces_that_do_not_fit_are_refused(cpu: Device, monkeypatch: pytest.Mon
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(step, "_loss", full)
-    with pytest.raises(InputError, match=r"not even batch\.quantum=2 rows of 32 tokens"):
+    with pytest.raises(
+        InputError, match=r"not even batch\.quantum=2 rows of 32 tokens fit .*: lower that, or"
+    ):
         step.gradients(rows_of(8), update_of(8))
     assert step.recomputes
 

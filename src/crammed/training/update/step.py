@@ -324,16 +324,19 @@ class TrainStep:
         elif self.microbatch_rows > self.together and not fixed:
             self.microbatch_rows //= 2
         else:
-            fewest = "one row" if self.together == 1 else f"objective.rows={self.together} rows"
+            name, fewest = "objective.rows", self.together
             if fixed:
-                fewest = f"batch.quantum={self._config.batch.ramp_quantum} rows"
-            what = f"not even {fewest} of {self._config.data.row_length} tokens fits"
-            raise InputError(self._too_large(what)) from error
+                name, fewest = "batch.quantum", self._config.batch.ramp_quantum
+            tokens = f"of {self._config.data.row_length} tokens"
+            what, mend = f"not even {name}={fewest} rows {tokens} fit", "lower that, or "
+            if fewest == 1:
+                what, mend = f"not even one row {tokens} fits", ""
+            raise InputError(self._too_large(what, mend)) from error
         release_gpu_memory(self.device.torch)
 
-    def _too_large(self, what: str) -> str:
+    def _too_large(self, what: str, mend: str = "") -> str:
         where = f"into the memory of {self.device.name}"
-        return f"{what} {where}: train a smaller model (model.layers, model.width)"
+        return f"{what} {where}: {mend}train a smaller model (model.layers, model.width)"
 
     def apply(self, factor: float) -> Tensor | None:
         """Clip the gradients, update the weights and drop the gradients.
