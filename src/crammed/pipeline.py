@@ -142,7 +142,7 @@ def run_everything(
         except InputError:
             run.discard_if_new()
             raise
-    raise_for_failed_tasks(read_scores_of(run.path))
+    _raise_for_failed(run, tasks)
     return result(out)
 
 
@@ -254,3 +254,10 @@ def _evaluate(run: RunDir, tasks: list[_Tasks], device: Device, progress: Progre
         )
         for each in tasks:
             scores_of(evaluator, each.suite, each.suite.select(each.names), each.data, {})
+
+
+def _raise_for_failed(run: RunDir, tasks: list[_Tasks]) -> None:
+    """Raise `TaskFailed` if one of these has no score; `crammed evaluate` may have added others."""
+    scores = read_scores_of(run.path)
+    names = {name for each in tasks for name in each.suite.scores_of(each.names)}
+    raise_for_failed_tasks({each.suite.name: scores[each.suite.name] for each in tasks}, names)

@@ -20,7 +20,7 @@ from crammed.report.figures import loss_figure, progress_figure, scores_figure
 from crammed.report.page import write_report
 from crammed.report.verdict import verdict
 from crammed.rules.choosing import Asked, Choice, reasons
-from crammed.runs.directory import RunDir
+from crammed.runs.directory import RunDir, read_config
 from crammed.runs.summary import Summary
 from crammed.terminal.progress import SILENT, Progress
 from support.corpora import numbered_files, write_corpus
@@ -73,6 +73,13 @@ def test_the_report_is_whole_and_stands_alone(run: Path) -> None:
     assert list(by_source) == ["text.jsonl", "news.jsonl"]
     for name, own in by_source.items():
         assert f"{name}: {own['loss@0.15']:.3f} nats" in page
+
+
+def test_a_task_that_a_run_never_had_does_not_fail_it(run: Path, tmp_path: Path) -> None:
+    folder = evaluated(shutil.copytree(run, tmp_path / "run"), glue=GLUE)  # by crammed evaluate
+    assert "failed" in GLUE["tasks"]["cola"]
+    result = run_everything(Asked(read_config(folder)), folder, None, None, SILENT)
+    assert result["tasks"].keys() == GLUE["tasks"].keys()
 
 
 def test_folders_of_sources_are_not_shown(tmp_path: Path) -> None:
