@@ -168,14 +168,15 @@ def _opened(
     asked = asked.of_corpus(given)
     rows = text.rows if text is not None else None
     rough = asked.nominally(rows)
-    device = device_of(rough)  # a wrong one ends the run here
+    device = device_of(rough, rows)  # a wrong one ends the run here
     if text is not None or not asked.open:
         chosen = settle(asked, rows, device, progress)
         return RunDir.open(out, chosen.config, chosen.choice), None
     run = RunDir.open(out, rough)
 
     def choose(tokens: float) -> TokenizerConfig:
-        chosen = settle(asked, tokens / asked.config.data.row_length, device, progress)
+        rows = tokens / asked.config.data.row_length
+        chosen = settle(asked, rows, device_of(asked.nominally(rows), rows), progress)
         run.decide(chosen.config, chosen.choice)
         return chosen.config.tokenizer
 

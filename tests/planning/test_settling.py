@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from crammed.planning.settling import Measuring
 from crammed.planning.speed import Measured
 from crammed.rules.choosing import Asked, Choice, shape_of
 from crammed.rules.recipe import ask
+from crammed.rules.sizing import with_values
 from crammed.runs.directory import RunDir, read_choice, read_config
 from crammed.runs.resuming import as_begun, default_out
 from crammed.study.result import Run
@@ -61,9 +63,11 @@ class Machine:
     def __init__(self) -> None:
         self.speed, self.busy = SLOW, False
         self.asked: list[RunConfig] = []
+        self.compiled: list[bool] = []
 
     def __call__(self, config: RunConfig, device: Device) -> Measured:
         self.asked.append(config)
+        self.compiled.append(device.compile)
         return Measured(self.speed, self.busy)
 
 
@@ -292,9 +296,14 @@ def of_text(folder: Path, count: int, limit: str = "2s") -> Asked:
     return ask("crammed", WORDS, {"data": {"sources": [str(text)]}, "budget": {"limit": limit}})
 
 
-def prepared(wanted: Asked, out: Path, until: str = "crammed.pipeline.train_and_export") -> None:
+def prepared(
+    wanted: Asked,
+    out: Path,
+    until: str = "crammed.pipeline.train_and_export",
+    corpus: Path | None = None,
+) -> None:
     """The beginning of ``crammed run``."""
-    stopped_at(until, lambda: run_everything(as_begun(out, wanted), out, None, None, SILENT))
+    stopped_at(until, lambda: run_everything(as_begun(out, wanted), out, corpus, None, SILENT))
 
 
 def test_a_run_chooses_when_it_knows_how_much_text_there_is(
@@ -308,6 +317,28 @@ def test_a_run_chooses_when_it_knows_how_much_text_there_is(
         manifest = json.loads((run / "corpus" / "manifest.json").read_text())
         assert shape_of(config) == shape
         assert manifest["tokenizer"]["vocab_size"] == 8 * shape[1] == config.tokenizer.vocab_size
+
+
+@pytest.mark.parametrize("from_text", [True, False])
+def test_speed_is_measured_as_a_run_will_train_that_its_text_ends(
+    tmp_path: Path,
+    corpus: Corpus,
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    cpu: Device,
+    from_text: bool,
+) -> None:
+    """Uncompiled, since the text is read long before the budget is spent."""
+    monkeypatch.setattr(
+        "crammed.planning.settling.choose_device",
+        lambda _, seconds: replace(cpu, compile=seconds > 1e5),
+    )
+    limit, values = "1000h", {"compute.lanes": 1, "budget.most_epochs": 8.0}
+    wanted = of_text(tmp_path, 150, limit) if from_text else asked(corpus, limit=limit)
+    wanted = replace(wanted, config=with_values(wanted.config, values))
+    prepared(wanted, tmp_path / "run", corpus=None if from_text else corpus.path)
+    assert machine.compiled
+    assert not any(machine.compiled)
 
 
 def test_a_run_that_was_stopped_while_it_prepared_keeps_its_choice(
