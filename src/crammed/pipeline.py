@@ -194,14 +194,13 @@ def _find_tasks(config: FinetuneConfig, given: GivenTasks | None) -> list[_Tasks
         return []
     if given is None:
         raise InputError(
-            f"tasks {', '.join(wanted)} need data: name its folder with --glue FOLDER "
-            "(crammed run), or leave out finetune.tasks"
+            f"no data is named for tasks {', '.join(wanted)}: name their folder with --glue DIR "
+            "(crammed run only), or leave out finetune.tasks"
         )
     there = tasks_in(given.suite, given.folder)
     if missing := [name for name in wanted if name not in there]:
-        raise InputError(
-            f"{given.folder} has no task {', '.join(missing)}: it has {', '.join(there)}"
-        )
+        where = given.folder or f"suite {suite.name} on the hub"
+        raise InputError(f"{where} has no task {', '.join(missing)}: it has {', '.join(there)}")
     read_tasks(suite, suite.select(wanted), given.folder, config, given.file)
     return [_Tasks(suite, wanted, given.folder)]
 

@@ -27,7 +27,7 @@ from crammed.evaluation.scores.table import cut_text, longest_sequence
 from crammed.files.writing import write_json
 from crammed.formats.documents import READERS
 from crammed.interface import lines
-from crammed.pipeline import run_everything
+from crammed.pipeline import GivenTasks, run_everything
 from crammed.pretraining import result
 from crammed.quantity import counted, logits_text, progress_rate
 from crammed.rules.choosing import Asked
@@ -218,6 +218,27 @@ def test_a_run_without_tasks_leaves_no_folder_of_scores(tmp_path: Path) -> None:
     result = run_everything(Asked(config), tmp_path / "run", None, None, SILENT)
     assert result["tasks"] == {}
     assert not (tmp_path / "run" / "evaluation").exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "said"),
+    [
+        ("rte", False, r"no data is named for tasks rte: name their folder with --glue DIR \("),
+        ("second", True, "suite mine on the hub has no task second: it has first"),
+    ],
+)
+def test_tasks_without_data_are_refused(tmp_path: Path, task: str, given: bool, said: str) -> None:
+    own = "{text: text, metric: accuracy}"
+    (tmp_path / "mine.yaml").write_text(
+        f"hub: {{first: {{repository: someone/first}}}}\ntasks: {{first: {own}, second: {own}}}\n"
+    )
+    tasks = GivenTasks.of(str(tmp_path / "mine.yaml"), "hub") if given else None
+    text = write_jsonl(tmp_path / "text.jsonl", documents(9))
+    data = {"sources": [str(text)]}
+    config = tiny(budget={"limit": "1updates"}, data=data, finetune={"tasks": [task]})
+    with pytest.raises(InputError, match=said):
+        run_everything(Asked(config), tmp_path / "run", None, tasks, SILENT)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
