@@ -183,6 +183,7 @@ def _measure_heldout(
         if not all(map(math.isfinite, heldout.values())):
             rate = far_too_high(run.config, run.choice.follows) or "a lower optim.lr"
             words = "the model has finite weights, but no finite held-out loss"
+            run.event("diverged", reason=words)
             raise Diverged(f"{words}: start a new run with {rate} and another --out")
         by_source = loss_by_source(rows, losses)
         task.update(

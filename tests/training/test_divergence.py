@@ -17,6 +17,7 @@ from crammed.machine.device import Device
 from crammed.model.tensors import all_finite, read_tensors
 from crammed.pretraining import train_and_export
 from crammed.runs.directory import RunDir, read_config
+from crammed.runs.listing import list_runs
 from crammed.runs.logs import read_metrics
 from crammed.terminal.progress import SILENT, Progress
 from crammed.training.recorder import FEWEST, Spikes
@@ -151,6 +152,9 @@ def test_a_model_whose_held_out_loss_is_not_finite_is_not_handed_over(
         with pytest.raises(Diverged, match="no finite held-out loss"):
             train_and_export(run, corpus, cpu, SILENT)
     assert run.summary() is None
+    (listed,) = list_runs(run.path)
+    assert listed.state == "failed"
+    assert listed.problem == "the model has finite weights, but no finite held-out loss"
 
 
 def test_rows_are_skipped(
