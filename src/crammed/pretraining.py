@@ -20,7 +20,7 @@ from crammed.evaluation.fill_mask import fill_mask_examples, shortest_example
 from crammed.export.card import Metadata
 from crammed.export.huggingface import export
 from crammed.files.hashes import json_hash
-from crammed.machine.device import Device, peak_memory
+from crammed.machine.device import Device
 from crammed.machine.energy import counters_of, metering
 from crammed.model.electra import lasting
 from crammed.model.heldout import RATES, heldout_losses, loss_by_source
@@ -240,7 +240,7 @@ def _training(
         # A machine that was busy while its peak was measured can pass it, so it is not known.
         "peak_exaflop": peak / EXA if peak >= max(1.0, work.flops) else None,
         "peak_source": device.peak_source,
-        "memory_bytes": peak_memory(device.torch),
+        "memory_bytes": trained.memory_bytes,
         "joules": run.last_joules() or None,  # as of the last log point
         "device": device.name,
         "dtype": str(device.dtype).removeprefix("torch."),

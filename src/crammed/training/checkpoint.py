@@ -40,10 +40,15 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class End:
-    """The end of training: seconds charged, and progress after the last update."""
+    """The end of training: seconds charged, and progress after the last update.
+
+    Attributes:
+        memory_bytes: most that the process of the last update has held; None in older versions.
+    """
 
     charged_seconds: float
     u: float
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

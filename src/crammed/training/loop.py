@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -58,6 +58,7 @@ class Trained:
         charged_seconds: seconds charged to the budget by the end of the last update.
         u: progress at that point.
         begun: as in `Planner`.
+        memory_bytes: as in `End`.
     """
 
     model: Any
@@ -66,10 +67,11 @@ class Trained:
     charged_seconds: float
     u: float
     begun: float
+    memory_bytes: int | None
 
     @classmethod
     def of(cls, model: Any, state: TrainState, end: End) -> Trained:
-        return cls(model, state.work, state.accounts, end.charged_seconds, end.u, state.begun)
+        return cls(model, state.work, state.accounts, begun=state.begun, **asdict(end))
 
 
 def pretrain(

@@ -10,6 +10,7 @@ from torch import Tensor
 from crammed.budget import Work
 from crammed.data.corpus import Corpus
 from crammed.errors import Diverged, Interrupted, StoppedByPolicy
+from crammed.machine.device import peak_memory
 from crammed.quantity import counted
 from crammed.terminal.progress import ProgressTask
 from crammed.training.checkpoint import Checkpoints, End, TrainState
@@ -111,8 +112,8 @@ class Upkeep:
             Interrupted: a signal came; the same command continues with what follows training.
             Diverged: the loss or a weight is not finite.
         """
-        planner = self._session.planner
-        end = End(planner.deadline.charged, planner.progress(work))
+        planner, memory = self._session.planner, peak_memory(self._session.step.device.torch)
+        end = End(planner.deadline.charged, planner.progress(work), memory)
         self._recorder.log(work, end.u, ended=True)
         self._compare()
         self._session.step.growth.reach(self._session.run.config.model.layers)
