@@ -182,8 +182,8 @@ def test_a_submission_holds_what_the_median_seed_predicts(tmp_path: Path, ask: A
     write_rows(tmp_path / "cola" / "test.jsonl", rows)
     before = evaluate(ask(seeds=3, untrained=False), SILENT)
     archive = tmp_path / "submission.zip"
-    after = evaluate(ask(seeds=3, untrained=False, submission=archive), SILENT)
-    assert tasks_of(before) == tasks_of(after)
+    after = evaluate(ask(seeds=1, untrained=False, submission=archive), SILENT)
+    assert tasks_of(before) == tasks_of(after), "fewer seeds take none away"
     assert (after["submission"], after["max_length"]) == (str(archive), 32)
     assert {"RTE.tsv", "AX.tsv", "CoLA.tsv (7 rows instead of 1063)"} <= set(after["missing"])
     seeds = tasks_of(after)["cola"]["seeds"]

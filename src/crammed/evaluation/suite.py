@@ -226,11 +226,12 @@ class SuiteEvaluator:
         """A job for each seed, trained and untrained, and those that earlier calls finished."""
         jobs: list[FinetuneJob] = []
         seeds = self.protocol.seeds
+        scored = replace(task, tested={})  # a later seed that lacks test splits alone stays, too
         for trained, wanted in ((True, seeds), (False, seeds if self.untrained else 0)):
             for seed in count():
                 file = outputs_file(self.folder.path, suite.name, task.name, seed, trained=trained)
                 job = FinetuneJob(task, seed, trained, file, key)
-                if seed >= wanted and not job.finished():
+                if seed >= wanted and not replace(job, task=scored).finished():
                     break
                 jobs.append(job)
         return jobs
