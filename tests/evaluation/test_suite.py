@@ -15,14 +15,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
-from crammed.config import ComputeConfig
+from crammed.config import ComputeConfig, Protocol
 from crammed.data.corpus import Corpus
 from crammed.errors import InputError, TaskFailed
 from crammed.evaluation import suite
+from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.run_directory import RunBackbone
 from crammed.evaluation.comparison import compare_models
 from crammed.evaluation.evaluation import evaluate
+from crammed.evaluation.finetuning import jobs
 from crammed.evaluation.folder import outputs_file, read_outputs
 from crammed.evaluation.linear import linear_scores
 from crammed.evaluation.prepared import remarks
@@ -328,6 +331,33 @@ def test_a_diverged_model_has_no_score(tmp_path: Path, ask: Ask) -> None:
     (tmp_path / "wild.yaml").write_text("{seeds: 1, epochs: 2, batch: 8, lr: 1e30, max_length: 32}")
     result = evaluate(ask(protocol=str(tmp_path / "wild.yaml"), untrained=False), SILENT)
     assert "diverged" in tasks_of(result)["cola"]["failed"]
+
+
+@pytest.mark.parametrize("size", [1, 10])
+def test_a_task_on_which_the_untrained_model_alone_fails_is_scored_without_it(
+    tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Also where both train side by side, as they do on a GPU."""
+    write_task(tmp_path, "cola", rows=40)
+    usual, groups = jobs._model, jobs._in_groups
+
+    def diverging(backbone: Backbone, job: jobs.FinetuneJob, protocol: Protocol) -> nn.Module:
+        model = usual(backbone, job, protocol)
+        if not job.trained:
+            nn.init.constant_(next(model.parameters()), np.nan)
+        return model
+
+    said = io.StringIO()
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs, "_model", diverging)
+        patch.setattr(jobs, "_in_groups", lambda all, setup, _, say: groups(all, setup, size, say))
+        alone = tasks_of(evaluate(ask(), Progress(said)))["cola"]
+    assert "untrained" not in alone
+    why = "which failed: fine-tuning diverged: its outputs are not finite; lower lr ("
+    assert said.getvalue().count(f"note  cola: scored without the untrained model, {why}") == 1
+    both = tasks_of(evaluate(ask(), SILENT))["cola"]
+    assert len(both["untrained"]["seeds"]) == 2
+    assert both["seeds"] == alone["seeds"]
 
 
 def test_wrong_requests_are_refused_before_anything_is_made(tmp_path: Path, ask: Ask) -> None:

@@ -71,6 +71,11 @@ class PreparedTask:
         parts = [fold.job(job) for fold in self.folds for job in waiting]
         return [job for job in parts if not job.finished()]
 
+    def to_score(self) -> list[FinetuneJob]:
+        """The jobs whose outputs are scored: none of the untrained model's if one has failed."""
+        floor = all(job.finished() for job in self.jobs if not job.trained)
+        return [job for job in self.jobs if job.trained or floor]
+
     def join(self) -> None:
         """Save the outputs for all rows of the jobs whose parts are finished."""
         for whole in self.jobs:

@@ -311,7 +311,7 @@ class SuiteEvaluator:
 
     def _score(self, suite: Suite, prepared: PreparedTask) -> dict[str, Any]:
         task, data = prepared.task, prepared.data
-        outputs = [(job, job.outputs()) for job in prepared.jobs]
+        outputs = [(job, job.outputs()) for job in prepared.to_score()]
         # Only now are all outputs of this data, which may have changed since an earlier call.
         about = {**prepared.about, "key": prepared.key}
         for file, rows in (data.test if self.test else {}).items():

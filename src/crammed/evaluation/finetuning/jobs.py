@@ -123,8 +123,9 @@ def run_jobs(
 ) -> Failures:
     """Run all jobs, the longest first; each writes its outputs when it is finished.
 
-    A job that fails does not stop the others. On a CPU every core runs jobs of its own, because
-    the matrix products of one job are too small to occupy several cores.
+    A job that fails does not stop the others. Of tasks on which the untrained model alone fails, a
+    line says so. On a CPU every core runs jobs of its own, because the matrix products of one job
+    are too small to occupy several cores.
 
     Args:
         parameters: the model's number of parameters, which decides how many models fit in memory.
@@ -140,6 +141,7 @@ def run_jobs(
     else:
         reports = _in_groups(jobs, setup, 1 if cpu else limit or MOST_TOGETHER, progress)
     failures: Failures = {}
+    of_twins: Failures = {}
     done, detail = 0.0, ""
     whole = sum(job.task.tokens for job in jobs)
     label = "fine-tuning" if setup.protocol.probe is None else "probing"
@@ -149,8 +151,14 @@ def run_jobs(
             if report.job is not None:
                 detail = str(report.job) + (" FAILED" if report.failure else " done")
                 if report.failure is not None:
-                    failures.setdefault(report.job.task.name, report.failure)
+                    of = failures if report.job.trained else of_twins
+                    of.setdefault(report.job.task.name, report.failure)
             bar.update(done, detail)
+    for name, reason in of_twins.items():
+        if name not in failures:
+            progress.line(
+                f"note  {name}: scored without the untrained model, which failed: {reason}"
+            )
     return failures
 
 
@@ -288,7 +296,8 @@ def _together(group: Sequence[FinetuneJob], setup: FinetuneSetup) -> Iterator[Jo
     except (InputError, ValueError, RuntimeError, IndexError) as error:
         if isinstance(error, CaptureFailed) or is_out_of_memory(error):
             raise
-        yield from (JobProgress(0.0, job, in_one_line(error)) for job in group)
+        failed = [job for job in group if not job.finished()]  # those before it are done
+        yield from (JobProgress(0.0, job, in_one_line(error)) for job in failed)
 
 
 def _model(backbone: Backbone, job: FinetuneJob, protocol: Protocol) -> nn.Module:
@@ -329,7 +338,10 @@ def _outputs(
     rows = split.encoded(pad, numerics.device)
     outputs = task.scale.undone(predict(model, rows, numerics))
     if not np.isfinite(outputs).all():
-        raise ValueError("fine-tuning diverged: outputs are not finite")
+        raise ValueError(
+            "fine-tuning diverged: its outputs are not finite; lower lr (--protocol FILE.yaml, or "
+            "finetune.lr in a run)"
+        )
     return rows.of_words(outputs, task.majority_class)
 
 
