@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from crammed.evaluation.protocol import load_protocol, protocol_for
 from crammed.evaluation.scores.published import published_beside
 from crammed.finetuned.keeping import keep
 from crammed.tasks.task import TaskKind
-from crammed.terminal.progress import SILENT
+from crammed.terminal.progress import SILENT, Progress
 from support.evaluation import Ask, tasks_of
 from support.models import save_model
 from support.tasks import write_task
@@ -141,6 +142,27 @@ def test_a_suite_is_probed_beside_its_floors(tmp_path: Path, ask: Ask, method: s
     assert again == tasks_of(result)
     with pytest.raises(InputError, match="by another protocol"):
         evaluate(ask(protocol="cramming", into=asked.into), SILENT)
+
+
+def test_a_probe_learns_from_some_of_many_rows(
+    tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has learned from as many as are allowed stays."""
+    write_task(tmp_path, "cola", rows=60)
+    asked, said = ask(protocol="knn-probe", seeds=None, untrained=False), io.StringIO()
+    learned: list[int] = []
+
+    def counted(encoder: torch.nn.Module, task: FinetuneTask, *others: Any) -> Any:
+        learned.append(len(task.train.read()[1]))
+        return probe(encoder, task, *others)
+
+    monkeypatch.setattr("crammed.evaluation.finetuning.jobs.probe", counted)
+    for most in (61, 60, 20, 20):
+        monkeypatch.setattr("crammed.evaluation.finetuning.probing.MOST_ROWS", most)
+        evaluate(asked, Progress(said))
+    assert learned == [60, 20]
+    note = "note  cola: the probe learns from 20 of 60 training rows, drawn at random\n"
+    assert said.getvalue().count(note) == 2
 
 
 def test_the_untrained_encoder_has_other_weights_for_each_seed(tmp_path: Path, ask: Ask) -> None:

@@ -14,6 +14,7 @@ from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import BackboneSpec
 from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.finetuning.jobs import FinetuneJob, FinetuneSetup, run_jobs, usual_threads
+from crammed.evaluation.finetuning.probing import learned_rows
 from crammed.evaluation.finetuning.task import SCALED, FinetuneTask, LabelScale, SplitWriter
 from crammed.evaluation.finetuning.vectors import COMPARED
 from crammed.evaluation.folder import EvaluationFolder, outputs_file, read_gold, submission_key
@@ -26,7 +27,7 @@ from crammed.files.hashes import json_hash
 from crammed.files.scratch import scratch_folder
 from crammed.tasks.folds import parts_of
 from crammed.tasks.read import read_task
-from crammed.tasks.rows import TaskData
+from crammed.tasks.rows import Rows, TaskData
 from crammed.tasks.task import PAIRS, Suite, Task
 from crammed.terminal.progress import Progress
 
@@ -35,6 +36,8 @@ DROPOUT = "the protocol's"
 """Whose dropout models are fine-tuned with: see `COMPARED`."""
 COMPOSED = "in Unicode's form C"
 """How texts are read that earlier versions read in another form."""
+SAMPLED = "some rows"
+"""What probes learn from if there are more rows than earlier versions learned from in full."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +182,10 @@ class SuiteEvaluator:
         if self.protocol.probe is None:  # probes fit values of any size
             scale = LabelScale.of(task.kind, data.train.labels)
         writer = SplitWriter(self.backbone, task, self.max_length, scratch, apart, scale)
-        train = writer.write(task.train, data.train)
+        if len(learned := self._learned(data.train)) < (there := len(data.train)):
+            used = f"{len(learned):,} of {there:,} training rows, drawn at random"
+            self.progress.line(f"note  {name}: the probe learns from {used}")
+        train = writer.write(task.train, learned)
         scored = {score: writer.write(score, rows) for score, rows in data.scored.items()}
         tests = data.test if self.test else {}
         tested = {
@@ -203,20 +209,23 @@ class SuiteEvaluator:
         jobs, cut = self._jobs(suite, shared, key), dict(writer.cut)
         return PreparedTask(task, data, about, key, jobs, cut, [*self._folds(data, shared, writer)])
 
+    def _learned(self, rows: Rows) -> Rows:
+        return rows if self.protocol.probe is None else learned_rows(rows)
+
     def _differently(self, data: TaskData, apart: bool, scale: LabelScale) -> list[str]:
         """What is fine-tuned otherwise than by earlier versions, whose outputs do not count."""
         splits = (data.train, *data.scored.values())
         texts = (text for rows in splits for texts in rows.texts for text in texts)
         composed = [COMPOSED] * any(map(self.backbone.composes, texts))
         if self.protocol.probe is not None:
-            return composed
+            return composed + [SAMPLED] * (len(learned_rows(data.train)) < len(data.train))
         own = set(self.backbone.dropouts().values())
         dropout = [DROPOUT] * (not own <= {self.protocol.dropout})
         return [COMPARED] * apart + dropout + [SCALED] * bool(scale) + composed
 
     def _folds(self, data: TaskData, whole: FinetuneTask, writer: SplitWriter) -> Iterator[Fold]:
         for number, part in enumerate(parts_of(data), 1):
-            train = writer.write("train", part.train)
+            train = writer.write("train", self._learned(part.train))
             scored = {name: writer.write(name, part.rows) for name in data.scored}
             tokens = self.protocol.epochs * train.tokens
             task = replace(whole, train=train, scored=scored, tokens=tokens)

@@ -23,10 +23,14 @@ from crammed.evaluation.finetuning.engine import Numerics, predict
 from crammed.evaluation.finetuning.task import FinetuneTask, TokenizedSplit
 from crammed.evaluation.finetuning.vectors import MeanOfTokens
 from crammed.extras import import_extra
+from crammed.tasks.folds import taken
+from crammed.tasks.rows import Rows
 from crammed.tasks.task import Task, TaskKind
 
 Vectors = NDArray[np.float32]
 Outputs = NDArray[np.float64]
+MOST_ROWS = 50_000
+"""Training rows that a probe learns from; the vectors of all might not fit in memory."""
 
 
 def refuse_unprobed(tasks: Sequence[Task], protocol: Protocol) -> None:
@@ -45,6 +49,13 @@ def refuse_unprobed(tasks: Sequence[Task], protocol: Protocol) -> None:
             if not fit:
                 mend = "name another --protocol, or leave out finetune.probe in a run"
             raise InputError(f"task {task.name}: a probe does not take kind {task.kind}: {mend}")
+
+
+def learned_rows(rows: Rows) -> Rows:
+    """The training rows that a probe learns from: if there are too many, some drawn at random."""
+    if len(rows) <= MOST_ROWS:
+        return rows
+    return taken(rows, np.random.default_rng(0).permutation(len(rows))[:MOST_ROWS])
 
 
 def probe(
