@@ -22,7 +22,7 @@ from crammed.evaluation.scores.compare import Difference, compare, paired_differ
 from crammed.evaluation.scores.table import NO_SEEDS, ROWS_ONLY
 from crammed.files.writing import write_json
 from crammed.tasks.rows import Rows
-from crammed.tasks.task import Metric, Suite, Task
+from crammed.tasks.task import Metric, Suite, Task, load_suite
 from crammed.terminal.progress import SILENT
 from crammed.terminal.table import show
 from support.evaluation import Ask
@@ -213,10 +213,14 @@ def test_more_seeds_are_advised_only_where_there_are_seeds(
 ) -> None:
     suite, protocol = suite_file(tmp_path), {} if probe is None else {"probe": probe}
     one, other = (
-        _evaluated(tmp_path / f"{share}", protocol, share, seeds=[0.0]) for share in (0.2, 0.4)
+        _evaluated(tmp_path / f"{share}", protocol, share, seeds=[0.0], interval=[50.0, 90.0])
+        for share in (0.2, 0.4)
     )
     *_, notes = compare_models(one, other, suite).parts()
     assert str(notes) == words
+    decision = sentences(judged(load_suite(suite), {"as it is": one, "adapted": other}))
+    assert decision[1].endswith("; all others worse")
+    assert decision[2:] == [ROWS_ONLY] * (probe is None)
 
 
 def test_how_two_texts_are_read_does_not_matter_to_tasks_of_one(tmp_path: Path) -> None:

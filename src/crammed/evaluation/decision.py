@@ -9,7 +9,7 @@ from typing import Any
 
 from crammed.evaluation.comparison import differences
 from crammed.evaluation.folder import read_scores
-from crammed.evaluation.scores.table import interval_text
+from crammed.evaluation.scores.table import ROWS_ONLY, interval_text, is_over_rows
 from crammed.tasks.task import Suite
 
 SCRATCH, ADAPTED, AS_IT_IS, LINEAR = "from scratch", "adapted", "as it is", "TF-IDF"
@@ -33,9 +33,12 @@ def judged(suite: Suite, folders: Mapping[str, Path]) -> dict[str, dict[str, Any
         name -> ``{"metric", "ways": {way: {"score", "interval"}}, "best", "level"}``. ``level``
         are the best way and those that are not shown to be worse: the 95 % interval of their
         difference contains 0. TF-IDF, which has no interval, is compared with that of the best
-        model. A score that a model lacks is ``{"metric", "failed": reason}``.
+        model. With it comes ``interval_over``, as in scores, if other seeds might change that. A
+        score that a model lacks is ``{"metric", "failed": reason}``.
     """
-    tasks = {w: read_scores(f)["suites"][suite.name]["tasks"] for w, f in folders.items()}
+    read = {way: read_scores(folder) for way, folder in folders.items()}
+    tasks = {way: scores["suites"][suite.name]["tasks"] for way, scores in read.items()}
+    seeded = not any(scores["protocol"].get("probe") for scores in read.values())
     behind = _behind(suite, folders)
     found = {}
     for name in (number for task in suite.tasks.values() for number in task.numbers):
@@ -46,6 +49,8 @@ def judged(suite: Suite, folders: Mapping[str, Path]) -> dict[str, dict[str, Any
         failed = [f"{way}: {score['failed']}" for way, score in each.items() if "failed" in score]
         worse = {(way, other) for number, way, other in behind if number == name}
         said: dict[str, Any] = {"failed": failed[0]} if failed else _judged(each, worse)
+        if seeded and not failed and any(map(is_over_rows, each.values())):
+            said["interval_over"] = "rows"
         found[name] = {"metric": metric, **said}
     return found
 
@@ -115,4 +120,4 @@ def sentences(scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
         best, others = each["best"], [w for w in each["level"] if w != each["best"]]
         beside = f"not shown to be worse: {', '.join(others)}" if others else "all others worse"
         said.append(f"{name}: best {best}, with {each['ways'][best]['score']:.1f}; {beside}")
-    return said
+    return said + [ROWS_ONLY] * any("interval_over" in each for each in told)
