@@ -152,6 +152,19 @@ def test_a_classifier_that_would_read_padding_is_refused(tmp_path: Path) -> None
     encoder.classifier(2, 0, trained=True, every_token=True)
 
 
+def test_a_model_that_takes_no_mask_is_refused(tmp_path: Path) -> None:
+    import transformers
+
+    tokenizer = word_pieces()
+    save_tokenizer(tmp_path, tokenizer, model_max_length=40)
+    config = transformers.FNetConfig(
+        vocab_size=tokenizer.get_vocab_size(), hidden_size=8, num_hidden_layers=1
+    )
+    transformers.FNetForMaskedLM(config).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="is a fnet model, which takes no attention_mask"):
+        BackboneSpec(str(tmp_path)).load()
+
+
 @pytest.mark.parametrize("name", [*RECIPES, *FAMILIES])
 def test_dropout_is_what_is_asked_for_whatever_the_configuration_says(
     load_model: Load, name: str

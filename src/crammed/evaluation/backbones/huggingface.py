@@ -102,6 +102,11 @@ class HuggingFaceBackbone:
             self._library.no_truncation()
             self._library.no_padding()
         takes = inspect.signature(base.forward).parameters
+        if "attention_mask" not in takes:
+            raise InputError(
+                f"{name} is a {self.config.model_type} model, which takes no attention_mask, so "
+                "what it computes of a text would depend on padding: name another model"
+            )
         self._types = (
             typed and "token_type_ids" in takes and getattr(self.config, "type_vocab_size", 2) > 1
         )
