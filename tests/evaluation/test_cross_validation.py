@@ -37,6 +37,7 @@ def test_each_part_is_scored_by_models_of_the_others(
     scored = evaluate(request, SILENT)["suites"]["mine"]
     mail = scored["tasks"]["mail"]
     assert (mail["rows"], mail["folds"]) == ({"train": 30}, 3)
+    assert mail["cut"].keys() == {"train"}
     assert mail["linear"] < 90.0, "a model that had read the rows would know them"
     show(score_tables("mine", scored, {}, None), shown := io.StringIO())
     assert "30 in 3 folds" in shown.getvalue()
