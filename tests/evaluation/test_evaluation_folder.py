@@ -77,6 +77,12 @@ def opened(path: Path) -> EvaluationFolder:
     return EvaluationFolder(path, backbone, load_protocol("small"))
 
 
+def test_a_file_is_no_folder_of_scores(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(InputError, match=r"notes.txt is not a folder: choose another .*--into"):
+        opened(tmp_path / "notes.txt")
+
+
 def test_a_folder_that_could_not_be_opened_is_not_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,8 @@ class EvaluationFolder:
         }
         settings = protocol.hyperparameters()
         described, found = folder / "evaluation.json", _described(folder)
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{folder} is not a folder: {elsewhere}")
         self._before = [*folder.iterdir()] if folder.exists() else []
         # Hidden files are locks, left behind by a killed process, or the user's own.
         if found is None and not all(path.name.startswith(".") for path in self._before):
