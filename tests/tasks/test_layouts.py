@@ -13,7 +13,7 @@ import pytest
 from crammed.errors import InputError
 from crammed.tasks.glue_data import glue_data_split
 from crammed.tasks.layouts import FolderData, FoundSplit, open_data
-from crammed.tasks.read import all_tasks, read_task, splits_in, tasks_in
+from crammed.tasks.read import all_tasks, read_task, splits_in, tasks_in, training_splits
 from crammed.tasks.task import Suite, load_suite
 from support.samples import COMPRESS, FORMATS, fits, parquet
 from support.tasks import suite_of
@@ -294,6 +294,7 @@ def test_mrpc_as_microsoft_published_it(tmp_path: Path) -> None:
     assert [pair[0] for pair in data.scored["mrpc"].texts] == ["First 2.", "First 5."]
     assert len(data.train) == 4
     assert len(data.test["MRPC.tsv"]) == 1
+    assert training_splits(suite, tmp_path).keys() == {"mrpc"}
 
 
 def test_a_broken_row_of_glue_data_is_named(tmp_path: Path) -> None:

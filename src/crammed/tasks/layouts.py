@@ -278,6 +278,11 @@ class HubSplit:
         return f"{self.name}/{self.split} {self.builder.hash}{columns}"
 
 
+def rows_of(split: FoundSplit) -> tuple[str, bool]:
+    """What tells the rows of a split from those of another, which may be in the same file."""
+    return split.digest(), isinstance(split, GlueDataSplit) and split.validates
+
+
 SuiteData = FolderData | HubData
 FoundSplit = GlueDataSplit | FileSplit | HubSplit
 """The data of a split that exists: its name in messages, each record after its place, and a text

@@ -29,7 +29,7 @@ from crammed.tasks.checks import (
 )
 from crammed.tasks.columns import TaskColumns, column, identifier
 from crammed.tasks.labels import in_order, is_unlabelled, is_untagged, list_of, name_of
-from crammed.tasks.layouts import FolderData, FoundSplit, SuiteData, open_data
+from crammed.tasks.layouts import FolderData, FoundSplit, SuiteData, open_data, rows_of
 from crammed.tasks.rows import Rows, TaskData, Texts
 from crammed.tasks.task import MOST_LABELS, PAIRS, SplitSpec, Suite, Task
 
@@ -129,9 +129,9 @@ def training_splits(suite: Suite, data: Path | None) -> dict[str, FoundSplit]:
     if not splits:
         raise _no_tasks(suite, data)
     scored = [_existing(opened, task, {**task.numbers, **task.test}) for task in tasks]
-    digests = {split.digest() for each in scored for split in each.values()}
+    of_scored = {rows_of(split) for each in scored for split in each.values()}
     for name, split in splits.items():
-        if split.digest() in digests:
+        if rows_of(split) in of_scored:
             raise InputError(
                 f"{split.shown} is trained on and scored: leave task {name} out of the suite whose "
                 "texts are learned from"
