@@ -364,6 +364,8 @@ def test_a_task_on_which_the_untrained_model_alone_fails_is_scored_without_it(
 def test_wrong_requests_are_refused_before_anything_is_made(tmp_path: Path, ask: Ask) -> None:
     write_task(tmp_path, "cola", rows=40)
     (tmp_path / "mine").write_text("a file")
+    own = tmp_path / "own.yaml"
+    own.write_text("tasks: {cola: {text: sentence, metric: accuracy}}")
     trained: dict[str, Any] = {"jobs": None, "untrained": False}
     half: dict[str, Any] = {"jobs": None, "compute": ComputeConfig(dtype="bfloat16")}
     for values, message in (
@@ -373,6 +375,10 @@ def test_wrong_requests_are_refused_before_anything_is_made(tmp_path: Path, ask:
         ({"data": str(tmp_path / "model")}, "holds no task"),
         ({"protocol": "crammin"}, "no protocol 'crammin': did you mean cramming"),
         ({"submission": tmp_path / "s.zip", "suite": "docs"}, "no leaderboard"),
+        (
+            {"submission": tmp_path / "s.zip", "suite": str(own)},
+            r"no task of \S+own.yaml has `test`",
+        ),
         ({"untrained": False, "twins": tmp_path / "twins"}, "leave out --untrained-in"),
         ({"twins": tmp_path / "mine"}, "mine is not a folder: name another with --untrained-in"),
         ({"model": str(tmp_path / "cola")}, "neither a finished run"),

@@ -108,7 +108,7 @@ def sentence_scores(
     if tokens.cut:
         raise InputError(
             f"{tokens.cut} of {len(sentences)} sentences are longer than the {backbone.max_length} "
-            f"tokens that {backbone.name} takes"
+            f"tokens that {backbone.name} takes: shorten or remove them, or name another model"
         )
     lengths = np.diff(tokens.offsets)
     scores = np.zeros(len(sentences))

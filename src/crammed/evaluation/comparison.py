@@ -165,7 +165,7 @@ def _difference(
 ) -> Difference | str:
     """The paired difference of one score, or why it cannot be computed."""
     if task.kind == PAIRS:
-        return f"kind {PAIRS} has no seeds to compare: see both scores"
+        return f"kind {PAIRS} has no seeds: see the scores of A and B"
     rows, described = read_gold(folders[0], suite.name, name)
     one, other = (score["metric"] for score in scores)
     if one != other:

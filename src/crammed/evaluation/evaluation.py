@@ -184,7 +184,12 @@ def _suite_of(request: Request) -> Suite | None:
     """The suite to fine-tune on, if any; refuse what does not go with it before any work."""
     suite = None if request.suite in WITHOUT_FINETUNING else load_suite(request.suite)
     if request.submission is not None and not (suite and any(t.test for t in suite.tasks.values())):
-        raise InputError(f"no leaderboard takes a submission of {request.suite}")
+        if request.suite in (*suite_names(), *WITHOUT_FINETUNING):
+            raise InputError(f"no leaderboard takes a submission of {request.suite}")
+        raise InputError(
+            f"no task of {request.suite} has `test`, which names the files of a submission: add it "
+            "(docs/evaluation.md), or leave out --submission"
+        )
     idle = {name: getattr(request, name) is not None for name in ("tasks", "seeds", "jobs")}
     idle |= {"no-untrained": not request.untrained, "dtype": request.compute.dtype != "auto"}
     if suite is None and (given := [name for name, value in idle.items() if value]):

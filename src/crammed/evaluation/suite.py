@@ -93,8 +93,8 @@ class SuiteEvaluator:
         """
         if self.max_length < self.protocol.max_length:
             self.progress.line(
-                f"sequences  truncated at {self.max_length} tokens, the model's limit, not at "
-                f"{self.protocol.max_length}"
+                f"sequences  limited to {self.max_length} tokens by the model (the protocol "
+                f"allows {self.protocol.max_length})"
             )
         failures: dict[str, str] = {}
         prepared: list[PreparedTask] = []
