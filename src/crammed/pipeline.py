@@ -118,6 +118,8 @@ def run_everything(
 
     if corpus_dir is None and not (out / "corpus" / "manifest.json").exists():
         check_here(asked.config.data)
+    if adaptation is not None:
+        adaptation.check_old_text(asked.config.data)
     found = _find_tasks(asked.config.finetune, given)
     run, choose = _opened(asked, out, corpus_dir, progress, adaptation)
     with run:

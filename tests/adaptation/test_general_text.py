@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -142,15 +143,23 @@ def test_the_command_says_what_was_learned_and_forgotten(
     tmp_path: Path, texts: tuple[Path, Path, Path]
 ) -> None:
     model, new, old = texts
-    words = ("data.row_length=32", "batch.rows=4", "compute.workers=1", "--budget", "2updates")
-    general = ("--replay", f"{old}:0.4", "--old-text", old)
+    past = shutil.copy(old, tmp_path / "past.dat")  # read in the format that is set for all text
+    words = (
+        "data.format=jsonl",
+        "data.row_length=32",
+        "batch.rows=4",
+        "compute.workers=1",
+        "--budget",
+        "2updates",
+    )
+    general = ("--replay", f"{old}:0.4", "--old-text", past)
     command = ("adapt", model, *words, "--data", new, *general, "--out", tmp_path / "run")
     ended = crammed(*command)
     assert ended.returncode == 0, ended.stderr
     said = " ".join(ended.stdout.split())
     for part in ("adapted from bert (", "on the new text held-out loss", "on old.jsonl held-out"):
         assert part in said
-    assert "on the old text, old.jsonl held-out loss" in said
+    assert "on the old text, past.dat held-out loss" in said
     assert "is adapted, which is outside the rules of Cramming" in " ".join(ended.stderr.split())
     assert "finished earlier" in crammed(*command).stderr
     assert "outside the rules" in " ".join(crammed("runs", tmp_path).stdout.split())

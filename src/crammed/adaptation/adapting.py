@@ -17,7 +17,7 @@ from crammed.adaptation.general_text import OldText, Replay, TaskTexts
 from crammed.adaptation.original import Original
 from crammed.adaptation.shape import refuse_foreign_keys, refuse_unfit, with_defaults
 from crammed.adaptation.words import in_all
-from crammed.config import DataConfig, RunConfig
+from crammed.config import DataConfig, RunConfig, SourceConfig
 from crammed.config.kinds import overlaid
 from crammed.data.corpus import Corpus
 from crammed.data.heldout import HeldoutRows, heldout_rows, rows_of_corpus
@@ -139,17 +139,20 @@ class Adaptation:
 
     Attributes:
         old_text: text of the old domain to measure forgetting on; None if none is named.
-
-    Raises:
-        InputError: there is no such text.
     """
 
     original: Original
     old_text: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.old_text is not None:  # before anything is prepared
-            open_sources(DataConfig.model_validate({"sources": [self.old_text]}))
+    def check_old_text(self, data: DataConfig) -> None:
+        """Find the old text before anything is prepared, as a run with this `data` will read it.
+
+        Raises:
+            InputError: there is no such text.
+        """
+        if self.old_text is not None:
+            old = (SourceConfig(path=self.old_text),)
+            open_sources(data.model_copy(update={"sources": old}))
 
     def build(self, config: RunConfig, corpus: Corpus, device: Device) -> TrainStep:
         """The step that trains it: that of our models, if it is one of them."""

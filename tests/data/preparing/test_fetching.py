@@ -23,7 +23,7 @@ from crammed.formats.remote import Remote
 from crammed.pipeline import run_everything
 from crammed.rules.choosing import Asked
 from crammed.terminal.progress import SILENT
-from support.corpora import prepared, stopping
+from support.corpora import prepared
 from support.text import documents, tiny, write_jsonl
 from support.web import serving
 
@@ -64,6 +64,26 @@ def read(address: str, folder: Path, **source: Any) -> dict[str, list[str]]:
     data = DataConfig.model_validate({"sources": [{"path": address, **source}]})
     (opened,) = open_sources(fetched(data, folder, SILENT))
     return {part.name: list(part.documents()) for part in opened.parts}
+
+
+def test_a_run_copies_its_text(
+    memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "crammed.pipeline.train_and_export", Mock(side_effect=RuntimeError("enough"))
+    )
+    config = tiny(data={"sources": [f"{memory}/b.jsonl"]})
+    with pytest.raises(RuntimeError, match="enough"):
+        run_everything(Asked(config), tmp_path / "run", None, None, SILENT)
+    (source,) = Corpus(tmp_path / "run" / "corpus").manifest["sources"]
+    assert source["name"] == "b.jsonl"
+
+
+def test_a_command_that_copies_nothing_says_so_of_an_address() -> None:
+    data = DataConfig.model_validate({"sources": ["https://me:secret@host/a.txt?signature=x"]})
+    said = r"^https://host/a\.txt: this command reads files on this machine: download it, and name"
+    with pytest.raises(InputError, match=said):
+        open_sources(data)
 
 
 BOTH = {"b.jsonl": documents(200, seed=1), "a b.jsonl": documents(200, seed=2)}
@@ -254,13 +274,6 @@ def test_a_corpus_of_remote_text_is_that_of_the_same_text_here(
     there = make("there", memory, "memory://held.jsonl")
     assert there.manifest == here.manifest
     assert not list(tmp_path.glob(".*"))  # neither copies nor notes are left
-
-
-def test_a_run_takes_addresses(tmp_path: Path, memory: str) -> None:
-    fixed = {"budget": {"limit": "12updates"}, "data": {"sources": [memory]}}
-    config = tiny("crammed-2022", "compute.workers=1", **fixed)
-    with stopping("publish"):
-        run_everything(Asked(config), tmp_path / "run", None, None, SILENT)
 
 
 @pytest.mark.parametrize("wrong", ["data", "heldout"])

@@ -25,6 +25,7 @@ from crammed.data.preparing.read.python_docs import PythonDocs
 from crammed.data.preparing.read.search import Found, Wanted, find_files
 from crammed.data.preparing.read.task_texts import TrainingTexts, open_training_texts
 from crammed.errors import InputError
+from crammed.files.addresses import without_secrets
 from crammed.files.faults import disk_faults
 from crammed.files.folders import expanded
 from crammed.files.scratch import scratch_folder
@@ -174,6 +175,11 @@ def _open(config: SourceConfig, data: DataConfig) -> Source:
     if config.suite is not None:
         name, of_tasks = open_training_texts(config.suite, config.path)
         parts = [*of_tasks]
+    elif config.is_remote:  # `fetched` puts copies in place of addresses
+        raise InputError(
+            f"{without_secrets(config.path)}: this command reads files on this machine: download "
+            "it, and name the file"
+        )
     elif config.path == "python-docs":
         if config.where:
             raise InputError("python-docs has no fields: leave `where` out for it")
