@@ -14,7 +14,7 @@ from tokenizers import normalizers
 
 import crammed
 from crammed.adaptation.adapting import ask_for
-from crammed.adaptation.new_words import _in_text, words_to_add
+from crammed.adaptation.new_words import _documents, _in_text, words_to_add
 from crammed.adaptation.original import Original
 from crammed.cli import exporting as command
 from crammed.config import DataConfig
@@ -60,6 +60,27 @@ def test_the_most_frequent_words_that_are_split_are_chosen(bert: Original, text:
     assert words_of(text, "2", bert) == WORDS
     text.write_text("no record\n" + text.read_text())
     assert words_of(text, "2", bert, unreadable="skip") == WORDS
+
+
+def test_no_more_is_counted_of_a_source_than_is_read_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = Mock(backend_tokenizer=Mock(normalizer=None))
+    for name, word in (("own", "boat"), ("general", "war"), ("more", "lamp")):
+        write_jsonl(tmp_path / f"{name}.jsonl", [f"{word} {word} {n}" for n in range(9)])
+    sources = [
+        {
+            "path": str(tmp_path / "own.jsonl"),
+            "max_characters": 30,
+        },  # in the third document
+        {"path": str(tmp_path / "general.jsonl"), "max_characters": 1},
+        {"path": str(tmp_path / "more.jsonl")},
+    ]
+    data = DataConfig.model_validate({"sources": sources})
+    assert [t.split()[0] for t in _documents(data)] == [*["boat"] * 3, "war", *["lamp"] * 9]
+    monkeypatch.setattr("crammed.adaptation.new_words.MOST_CHARACTERS", 45)
+    assert [t.split()[0] for t in _documents(data)] == [*["boat"] * 3, "war", "lamp"]
+    assert list(_in_text(data, tokenizer)) == ["boat", "lamp", "war"]
 
 
 def test_words_keep_the_marks_on_their_letters(tmp_path: Path) -> None:

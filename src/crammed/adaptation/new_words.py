@@ -137,16 +137,26 @@ def _in_file(file: Path) -> Iterator[str]:
             yield word
 
 
+def _documents(data: DataConfig) -> Iterator[str]:
+    """The first documents, of each source as many as are read of it."""
+    faults, left = Faults(data.unreadable == "skip"), MOST_CHARACTERS
+    for source in open_sources(data):
+        own = min(left, source.max_characters or left)
+        for text in (t for part in source.parts for t in part.documents(faults)):
+            yield text
+            left, own = left - len(text), own - len(text)
+            if own <= 0:
+                break
+        if left <= 0:
+            return
+
+
 def _in_text(data: DataConfig, tokenizer: Any) -> Iterator[str]:
     """Words of letters and their marks, the most frequent first."""
     words = re.compile(rf"[^\W\d_](?:[^\W\d_]+|[{marks()}]+)+")
     typed: Counter[str] = Counter()
-    characters = 0
-    faults = Faults(data.unreadable == "skip")
-    for text in (t for s in open_sources(data) for part in s.parts for t in part.documents(faults)):
+    for text in _documents(data):
         typed.update(words.findall(text))
-        if (characters := characters + len(text)) >= MOST_CHARACTERS:
-            break
     counts: Counter[str] = Counter()
     for word, count in typed.items():
         counts[_normal(tokenizer, word)] += count
