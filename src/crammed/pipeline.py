@@ -197,7 +197,7 @@ def _find_tasks(config: FinetuneConfig, given: GivenTasks | None) -> list[_Tasks
     if given is None:
         raise InputError(
             f"no data is named for tasks {', '.join(wanted)}: name their folder with --glue DIR "
-            "(crammed run only), or leave out finetune.tasks"
+            "(crammed run only), or leave out --tasks or finetune.tasks"
         )
     there = tasks_in(given.suite, given.folder)
     if missing := [name for name in wanted if name not in there]:

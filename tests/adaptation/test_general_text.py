@@ -169,7 +169,14 @@ def test_the_command_says_what_was_learned_and_forgotten(
     ("words", "message"),
     [
         (("--data", "-", "--replay", "old.jsonl"), "--replay measures the text first, and - is"),
-        (("--corpus", "x", "--replay", "old.jsonl"), "--replay mixes text while it is prepared"),
+        (
+            ("--corpus", "x", "--replay", "old.jsonl"),
+            "--replay needs text that is not yet prepared",
+        ),
+        (
+            ("--data", "new.jsonl", "--replay", "old.jsonl", "data.mix.temperature=3"),
+            "--replay and data.mix.temperature both set the share of the general text: leave one",
+        ),
         (("old.jsonl",), "old.jsonl is not a KEY=VALUE pair: name text with --data old.jsonl"),
         ((), "no data: name a file or folder of text"),
     ],

@@ -197,7 +197,7 @@ def test_from_python_they_are_mixed_with_other_text(
         ({"tasks_data": "tasks"}, "--tasks-data needs the suite whose texts to learn from: --task"),
         (
             {"task_adaptive": "mine.yaml", "tasks_data": "tasks", "corpus": "corpus"},
-            "--task-adaptive mixes text while it is prepared: name the text with --data",
+            "--task-adaptive needs text that is not yet prepared: name it with --data, not",
         ),
         ({"task_adaptive": "blimp", "tasks_data": "tasks"}, "blimp"),
         ({"task_adaptive": "mine.yaml", "tasks_data": "nowhere"}, "nowhere is not a folder"),

@@ -57,8 +57,13 @@ class Replay:
         """The sources of `data`, and as much of the beginning of this text as its share takes.
 
         Raises:
-            InputError: a source cannot be read, or not twice.
+            InputError: a source cannot be read, or not twice, or a temperature sets the shares.
         """
+        if data.mix.temperature is not None:
+            raise InputError(
+                "--replay and data.mix.temperature both set the share of the general text: leave "
+                "one of them out"
+            )
         for source in data.sources:
             if source.is_remote or source.path == "-":
                 raise InputError(

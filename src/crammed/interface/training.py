@@ -237,7 +237,9 @@ def _replay(words: str | None, corpus: File | None) -> Replay | None:
     if words is None:
         return None
     if corpus is not None:
-        raise InputError("--replay mixes text while it is prepared: name the text with --data")
+        raise InputError(
+            "--replay needs text that is not yet prepared: name it with --data, not --corpus"
+        )
     given = Replay.parse(words)
     return Replay(asking.absolute_source(given.path, "--replay"), given.share)
 
@@ -253,7 +255,7 @@ def _task_texts(suite: File | None, data: File | None, corpus: File | None) -> T
         raise InputError(f"suite {suite} needs the folder of its tasks: --tasks-data DIR")
     if corpus is not None:
         raise InputError(
-            "--task-adaptive mixes text while it is prepared: name the text with --data"
+            "--task-adaptive needs text that is not yet prepared: name it with --data, not --corpus"
         )
     return TaskTexts.of(str(suite), str(data))
 
