@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import re
 import shutil
@@ -34,13 +35,16 @@ from crammed.loaded import load
 from crammed.machine.device import Device
 from crammed.model.trained import load_trained
 from crammed.rules.sizing import MATRIX_RATE
+from crammed.runs.directory import read_config
 from crammed.runs.listing import list_runs
-from crammed.terminal.progress import SILENT
+from crammed.terminal.progress import SILENT, Progress
 from crammed.training.update.planned import Update
 from support.adapting import FAMILIES, SMALL, adapt, save_family
 from support.models import change, save_model, save_tokenizer, untrained, word_pieces
 from support.text import tiny
 from support.training import interrupt_at
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "2026-11-21"
 
 
 @pytest.fixture(scope="module")
@@ -242,15 +246,25 @@ def test_a_damaged_result_of_a_run_of_ours_is_named_before_training(tmp_path: Pa
 def test_going_on_with_a_run_of_ours_says_what_both_were_charged(
     tmp_path: Path, corpus: Corpus, text_file: Path
 ) -> None:
-    shape, first = tiny("bert-base").model, tmp_path / "first"
-    export(untrained(corpus.tokenizer, shape), first / "export", "auto")
-    (first / "config.json").write_text("{}")
-    fixture = Path(__file__).parents[1] / "fixtures" / "2026-11-21" / "finished" / "summary.json"
-    summary = {**json.loads(fixture.read_text()), "charged_seconds": 3600.0, "tokens": 1_000_000}
+    config, first, shown = tiny("bert-base", "model.dropout=0"), tmp_path / "first", io.StringIO()
+    export(untrained(corpus.tokenizer, config.model), first / "export", "auto")
+    wide = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    change(first / "export" / "config.json", wide)  # as exports of wide models say
+    (first / "config.json").write_text(config.model_dump_json())
+    summary = json.loads((FIXTURES / "finished" / "summary.json").read_text())
+    summary |= {"charged_seconds": 3600.0, "tokens": 1_000_000}
     (first / "summary.json").write_text(json.dumps(summary))
     results = []
     for model, out in ((first / "export", "more"), (tmp_path / "more" / "export", "again")):
-        results.append(adapt(model, text_file, tmp_path / out, budget="2updates"))
+        progress = Progress(shown)
+        results.append(
+            adapt(model, text_file, tmp_path / out, budget="2updates", progress=progress)
+        )
+        assert read_config(tmp_path / out).model.dropout == 0.0
+        assert json.loads((model / "config.json").read_text())["hidden_dropout_prob"] == 0.1
+    assert " ".join(shown.getvalue().split()).count("dropout 0, as in its own run") == 2
+    theirs = Original.find(str(first / "export")).model(read_config(tmp_path / "more"))
+    assert {m.p for m in theirs.modules() if isinstance(m, torch.nn.Dropout)} == {0.0}
     for result, before in zip(results, (summary, results[0]), strict=True):
         seconds, tokens = before["charged_seconds"], before["tokens"]
         if before is not summary:

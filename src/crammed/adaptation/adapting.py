@@ -169,11 +169,13 @@ class Adaptation:
         original = self.original
         for reason in device.reasons:
             progress.line(f"device  {reason}")
+        as_before = original.earlier is not None and config.model.dropout == original.dropout
         progress.line(
             f"model  '{original.name}' ({quantity(original.backbone.parameters)} parameters) is "
             f"adapted, which is outside the rules of Cramming: updates of "
             f"{counted(config.batch.rows, 'row')} of {config.data.row_length} tokens, learning "
-            f"rate {config.optim.lr:.1e}"
+            f"rate {config.optim.lr:.1e}, dropout {config.model.dropout:g}"
+            f"{', as in its own run' * as_before}"
         )
         if original.is_ours(config):
             progress.line("engine  our own, which computes the same logits as transformers")

@@ -46,6 +46,7 @@ from crammed.files.writing import read_json, write_json
 from crammed.keys import key
 from crammed.model.encoder import MaskedLM
 from crammed.model.trained import EXPORT
+from crammed.runs.directory import read_config
 from crammed.runs.summary import Spent, read_summary
 
 
@@ -116,14 +117,30 @@ class Original:
         return same_architecture(self.backbone.masked_lm_to_train(0, None)[0])
 
     @cached_property
+    def stated_dropout(self) -> float:
+        """The largest dropout that its configuration says."""
+        return max(self.backbone.encoder_dropouts().values(), default=0.0)
+
+    @cached_property
+    def dropout(self) -> float:
+        """The dropout to train it with, unless another is asked for.
+
+        That of the run, if the folder is the export of one of ours that began from scratch: the
+        configuration there says what is usual in fine-tuning.
+        """
+        if self.earlier is None:
+            return self.stated_dropout
+        return read_config(self.folder.resolve().parent).model.dropout
+
+    @cached_property
     def shape(self) -> dict[str, Any]:
         """Its configuration in ours, or what the run counts its cost with, by dotted key."""
         backbone = self.backbone
         if self.exact is None:
-            dropout = max(backbone.encoder_dropouts().values(), default=0.0)
-            values = outline(backbone.outline(), backbone.config, backbone.max_length, dropout)
+            longest, dropout = backbone.max_length, self.dropout
+            values = outline(backbone.outline(), backbone.config, longest, dropout)
         else:
-            exact = self.exact.model_dump(mode="json").items()
+            exact = {**self.exact.model_dump(mode="json"), "dropout": self.dropout}.items()
             values = {"compute.compile": "auto", **{f"model.{key}": value for key, value in exact}}
         ids = backbone.tokenizer.get_vocab().values()
         of_tokenizer = {"file": str(self.folder), "vocab_size": max(LEAST_TOKENS, 1 + max(ids))}
@@ -146,7 +163,7 @@ class Original:
         Raises:
             InputError: transformers has not loaded the weights that the folder holds.
         """
-        own = config.model.dropout == self.shape["model.dropout"]
+        own = config.model.dropout == self.stated_dropout
         dropout = None if own else config.model.dropout
         seed = key(config.seed, "initialise")
         model = self.backbone.masked_lm_to_train(seed, dropout)[0].train()
