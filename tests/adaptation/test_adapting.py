@@ -419,6 +419,21 @@ def shaped(**shape: Any) -> Any:
     return SimpleNamespace(name="m", sha256="0", shape=shape, backbone=backbone, recomputes=False)
 
 
+def test_a_corpus_with_rows_too_long_for_the_model_is_to_be_left_out() -> None:
+    fixed = {"corpus": "0" * 64, "data": {"row_length": 1024}}
+    said = r"row_length=1024 is more than the 512 tokens that m takes: name the text with --data$"
+    with pytest.raises(InputError, match=said):
+        ask_for(shaped(), [], fixed)
+
+
+def test_code_that_another_version_exported_is_to_be_written_anew() -> None:
+    run = FIXTURES / "finished-custom"
+    named = re.escape(str(run))
+    said = f"/export was written by another version, .* crammed export {named} --to {named}/export$"
+    with pytest.raises(InputError, match=said):
+        Original.find(str(run))
+
+
 def test_lengths_of_up_to_that_of_the_model_are_taken() -> None:
     config = ask_for(shaped(), ["finetune.max_length=256"], {}).config
     assert (config.finetune.max_length, config.data.row_length) == (256, 128)

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from crammed.adaptation.new_words import add_words, embed_words
-from crammed.adaptation.ours import adopted, give_back, same_architecture
+from crammed.adaptation.ours import OWN_CODE, adopted, give_back, same_architecture
 from crammed.adaptation.shape import COUNTED, outline
 from crammed.config import ModelConfig, RunConfig, TokenizerConfig
 from crammed.config.corpus import LEAST_TOKENS
@@ -78,6 +78,8 @@ class Original:
         name, folder = BackboneSpec(spec).files()
         model_files(folder)  # refuses what must not be opened
         ours = comes_with_our_code(folder)
+        if not ours:
+            _refuse_older_code(folder)
         _refuse_other_kinds(name, folder, trust=ours)
         backbone = HuggingFaceBackbone(name, folder, trust_remote_code=False)
         if backbone.mask is None or backbone.sep is None:
@@ -220,7 +222,7 @@ class Original:
             return load_tokenizer(place / "tokenizer")
 
     def check_corpus(self, corpus: Corpus) -> None:
-        """Refuse a corpus that another tokenizer has made, or with rows that are too long.
+        """Refuse a corpus that another tokenizer has made.
 
         Raises:
             InputError: it is one.
@@ -236,11 +238,6 @@ class Original:
                 mend = " with its new words: name the text with --data"
             raise InputError(
                 f"{corpus.path} was prepared with another tokenizer than that of {self.name}{mend}"
-            )
-        if corpus.row_length > self.backbone.max_length:
-            raise InputError(
-                f"{corpus.path} has rows of {corpus.row_length} tokens, and {self.name} takes "
-                f"{self.backbone.max_length}: name the text with --data"
             )
 
     def export(self, model: nn.Module, config: RunConfig, out: Path, card: str) -> Exported:
@@ -335,6 +332,17 @@ def _charged(folder: Path) -> Spent | None:
     run, ours = folder.resolve().parent, folder.resolve().name == EXPORT
     summary = read_summary(run) if ours and (run / "config.json").exists() else None
     return None if summary is None else summary.spent()
+
+
+def _refuse_older_code(folder: Path) -> None:
+    """Refuse a run's export with code of ours that is not that of this version."""
+    run, config = folder.parent, read_json(folder / "config.json") or {}
+    exported = folder.name == EXPORT and (run / "final").is_dir()
+    if exported and config.get("model_type") == OWN_CODE:
+        raise InputError(
+            f"{folder} was written by another version, or changed since: move it away, and write "
+            f"it anew with crammed export {run} --to {folder}"
+        )
 
 
 def _refuse_other_kinds(name: str, folder: Path, *, trust: bool) -> None:

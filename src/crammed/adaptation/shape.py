@@ -89,7 +89,7 @@ def with_defaults(asked: Asked, shape: dict[str, Any], longest: int, name: str) 
         longest: the longest input that it takes, in tokens.
 
     Raises:
-        InputError: a length that is typed is above that.
+        InputError: a length that is typed, or that of the rows of a corpus, is above that.
     """
     config = asked.config
     lengths = {
@@ -98,9 +98,10 @@ def with_defaults(asked: Asked, shape: dict[str, Any], longest: int, name: str) 
     }
     for key, length in lengths.items():
         if length > longest and key in asked.keys:
+            of_corpus = config.corpus is not None and key == "data.row_length"
+            mend = "name the text with --data" if of_corpus else f"set {key}={longest} or less"
             raise InputError(
-                f"{key}={length} is more than the {longest} tokens that {name} takes: set "
-                f"{key}={longest} or less"
+                f"{key}={length} is more than the {longest} tokens that {name} takes: {mend}"
             )
     values = {**{key: min(length, longest) for key, length in lengths.items()}, **shape}
     config = with_values(config, {k: v for k, v in values.items() if k not in asked.keys})
