@@ -184,6 +184,19 @@ def test_a_batch_that_does_not_fit_into_memory_is_one_line(
     assert not (tmp_path / "out").exists()
 
 
+def test_tuning_that_diverges_is_not_the_encoders_fault(
+    tmp_path: Path, model_folders: dict[str, Path], text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverge(objective: torch.nn.Module, *_: object) -> Any:
+        for weight in objective.parameters():
+            torch.nn.init.constant_(weight, torch.nan)
+        return Mock()
+
+    monkeypatch.setattr("crammed.embedding.making.tune", diverge)
+    with pytest.raises(InputError, match=r"^tuning diverged, .*: try a larger --batch, or --dtype"):
+        embed(model_folders["bert"], text, tmp_path / "out")
+
+
 def test_a_folder_that_differs_costs_no_budget(
     tmp_path: Path, model_folders: dict[str, Path], text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,6 +336,7 @@ def test_what_is_wrong_leaves_nothing(
 ) -> None:
     few, unrated, empty = (tmp_path / name for name in ("few.txt", "unrated.csv", "empty.csv"))
     few.write_text("Hi.")
+    single = write_jsonl(tmp_path / "single.jsonl", [f"A single sentence, {n}." for n in range(99)])
     unrated.write_text("sentence1,sentence2\na,b\n")
     empty.write_text("sentence1,sentence2,score\n")
     alike = tmp_path / "alike.csv"
@@ -331,6 +345,7 @@ def test_what_is_wrong_leaves_nothing(
         ({"budget": "1e9flop"}, "name time, tokens or updates"),
         ({"partners": "both"}, "no partners 'both'"),
         ({"text": few}, "1 document, too little to learn from"),
+        ({"text": single}, r"^no document has two passages: add --partners dropout$"),
         ({"pairs": unrated}, "has no column score or label"),
         ({"pairs": empty}, "empty.csv holds no pairs: give each a row"),
         ({"pairs": alike}, "all ratings are the same, so there is no correlation: name"),
@@ -345,7 +360,7 @@ def test_what_is_wrong_leaves_nothing(
         given = {"text": text, "out": tmp_path / "out", **values}
         with pytest.raises(InputError, match=words):
             embed(model_folders["bert"], **given)
-    assert {*tmp_path.iterdir()} == {few, unrated, empty, alike, rated}
+    assert {*tmp_path.iterdir()} == {few, single, unrated, empty, alike, rated}
 
 
 def test_a_folder_that_another_process_is_making_costs_no_budget(

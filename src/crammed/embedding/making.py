@@ -78,6 +78,7 @@ def make(
     other = None if beside is None else Beside.load(beside, trust_remote_code=trust_remote_code)
     tuning = _within_trained_length(tuning, backbone, progress)
     passages = Passages.read(sources, tuning.length, tuning.seed, progress)
+    partners = _pairs(passages, tuning)
     numerics = Numerics.on(choose_device(compute))
     mean = MeanOfTokens(backbone.encoder_to_train(tuning.seed, DROPOUT)).to(numerics.device)
     scored = (mean, backbone, passages.heldout, rated, tuning.length, numerics)
@@ -92,10 +93,9 @@ def make(
         empty(folder)  # saved untuned because what fails now would fail after tuning
         assert backbone.width is not None, "it was checked"
         objective = _objective(mean, backbone, tuning).to(numerics.device)
-        partners = _pairs(passages, tuning)
         work = tune(objective, backbone.width, rows, partners, tuning, numerics, progress)
         with progress.task("scoring it tuned"):
-            after = scores(*scored)
+            after = scores(*scored, tuned=True)
         spent = {"updates": work.updates, "tokens": work.tokens, "passages": len(rows)}
         result = {"model": backbone.name, "sources": passages.sources, **tuning.values(), **spent}
         result |= {"before": before, "after": after, **others, "difference": save(mean)}
@@ -200,8 +200,20 @@ def _objective(
 
 
 def _pairs(passages: Passages, tuning: Tuning) -> NDArray[np.int64]:
-    """Numbers of the passages that belong together, [N, 2], or of all, [N, 1]."""
-    alone = np.arange(len(passages.texts))[:, None]
+    """Numbers of the passages that belong together, [N, 2], or of all, [N, 1].
+
+    Raises:
+        InputError: there are fewer than a batch has.
+    """
+    pairs: NDArray[np.int64] = np.arange(len(passages.texts))[:, None]
+    what = "passages"
     if tuning.partners == "neighbours":
-        return np.array(passages.pairs, np.int64).reshape(-1, 2)
-    return alone if tuning.partners == "denoise" else alone.repeat(2, axis=1)
+        if not passages.pairs:
+            raise InputError("no document has two passages: add --partners dropout")
+        pairs, what = np.array(passages.pairs, np.int64), "pairs of passages"
+    if len(pairs) < tuning.batch:
+        raise InputError(
+            f"{len(pairs)} {what} are fewer than one batch of {tuning.batch}: name more text with "
+            "--data, or a smaller --batch"
+        )
+    return pairs.repeat(2, axis=1) if tuning.partners == "dropout" else pairs

@@ -61,8 +61,13 @@ def scores(
     pairs: Rows | None,
     length: int,
     numerics: Numerics,
+    *,
+    tuned: bool = False,
 ) -> dict[str, Any]:
     """The scores of an encoder's vectors.
+
+    Args:
+        tuned: whether its vectors were finite before it was tuned.
 
     Returns:
         ``retrieval``: see `retrieval`, None without held-out pairs; ``unrelated``: quantiles of the
@@ -76,7 +81,12 @@ def scores(
     def unit(texts: Sequence[str]) -> Vectors:
         found = vectors(model, backbone, texts, length, numerics)
         if not np.isfinite(found).all():
-            raise InputError("the vectors of the model are not finite: name another encoder")
+            raise InputError(
+                "tuning diverged, the vectors are no longer finite: try a larger --batch, or "
+                "--dtype float32"
+                if tuned
+                else "the vectors of the model are not finite: name another encoder"
+            )
         return np.asarray(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12))
 
     values: dict[str, Any] = {"retrieval": None, "unrelated": None, "spearman": None}

@@ -113,17 +113,11 @@ def tune(
 
     Args:
         objective: has the model, whose vectors have `width` numbers.
-        pairs: numbers of rows, [N, 2]; [N, 1] where a row has no partner.
+        pairs: numbers of rows, [N, 2]; [N, 1] where a row has no partner; N is at least a batch.
 
     Raises:
-        InputError: there are fewer pairs than a batch has, or one does not fit into memory.
+        InputError: a batch does not fit into memory.
     """
-    if len(pairs) < tuning.batch:
-        what = f"{'pairs of ' * (pairs.shape[1] > 1)}passages"
-        raise InputError(
-            f"{len(pairs)} {what} are fewer than one batch of {tuning.batch}: name more text with "
-            "--data, or a smaller --batch"
-        )
     optimizer = _optimizer(objective)
     weights = [*objective.parameters()]
     schedule, rate = LinearToZero(warmup=WARMUP), RATE * OF_WIDTH / width
