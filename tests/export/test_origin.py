@@ -24,6 +24,7 @@ def folder_with(folder: Path, card: str | None, **config: str) -> Path:
     ("card", "written", "expected"),
     [
         ("---\nlicense: mit\n---\n", "owner/name", ("mit", "owner/name")),
+        ("---\r\nlicense: mit\r\n---\r\n", "owner/name", ("mit", "owner/name")),
         ("---\nlicense: mit\nbase_model: owner/first\n---\n", "owner/name", ("mit", "owner/first")),
         ("---\nbase_model: [owner/first]\n---\n", "", (None, "owner/first")),
         ("---\nbase_model: [owner/first, owner/second]\n---\n", "", (None, None)),

@@ -165,6 +165,7 @@ def test_the_hub_is_told_the_kind_of_each_task(score: dict[str, Any], kind: str)
     ("card", "license"),
     [
         ("---\nlicense: mit\n---\n# A model\n", "mit"),
+        ("---\r\nlicense: mit\r\n---\r\n\r\n# A model\r\n", "mit"),
         ("---\nlicense: [mit]\n---\n", None),
         ("---\nlicense: [mit\n---\n", None),
         ("---\nlicense: my own\n---\n", None),

@@ -63,7 +63,7 @@ _TASK_TYPES = {
     "choice": "multiple-choice",
     "minimal-pairs": "fill-mask",
 }
-_FRONT = re.compile(r"\A---\n(.*?)^---\n\n?", re.DOTALL | re.MULTILINE)
+_FRONT = re.compile(r"\A---\r?\n(.*?)^---\r?\n(?:\r?\n)?", re.DOTALL | re.MULTILINE)
 _CODE = r"[\w.+-]+"
 HUB_NAME = r"\w[\w.-]*/\w[\w.-]*"
 
