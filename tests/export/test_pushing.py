@@ -25,8 +25,10 @@ class Hub:
 
     Attributes:
         calls: what was asked for, and with which values.
-        refuses: the function that fails.
+        refuses: the function that fails, with `fault`.
     """
+
+    fault = OSError("401 Client Error.\nInvalid credentials")
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.calls = folder, list[tuple[str, dict[str, Any]]]()
@@ -35,7 +37,7 @@ class Hub:
     def _asked(self, what: str, options: dict[str, Any]) -> None:
         self.calls.append((what, options))
         if what == self.refuses:
-            raise OSError("401 Client Error.\nInvalid credentials")
+            raise self.fault
 
     def whoami(self) -> None:
         self._asked("whoami", {})
@@ -104,6 +106,21 @@ def test_a_hub_that_refuses_is_one_line(hub: Hub, refuses: str, tmp_path: Path) 
         export(FIXTURES / "finished", push=NAME)
     hub.refuses = ""
     export(FIXTURES / "finished", push=NAME)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("[Errno -2] Name unknown", r"the upload failed \(\[Errno -2\] Name unknown\); try again$"),
+        ("503 Server Error.", r"the upload failed \(503 Server Error\); try again$"),
+        ("403 Forbidden", r"the hub refused \(403 Forbidden\); log in with hf auth login"),
+        ("Token is required", r"the hub refused \(Token is required\); log in with hf auth login"),
+    ],
+)
+def test_logging_in_is_advised_only_where_it_helps(hub: Hub, fault: str, said: str) -> None:
+    hub.refuses, hub.fault = "whoami", OSError(fault)
+    with pytest.raises(InputError, match=said):
+        export(FIXTURES / "finished", push=NAME)
 
 
 def test_names_that_are_none(hub: Hub) -> None:

@@ -29,7 +29,7 @@ class Repository:
         """Upload the files of a folder as one commit; returns where the model is.
 
         Raises:
-            InputError: the hub refuses.
+            InputError: the hub refuses, or is out of reach.
         """
         where = self._asked("create_repo", repo_id=self._name, private=True, exist_ok=True)
         message = "Upload a model made with crammed"
@@ -41,11 +41,13 @@ class Repository:
         try:
             return getattr(self._hub, what)(**options)
         except Exception as error:  # of the network, the hub or its client
-            reason = first_line(error)
-            advice = "log in with hf auth login, with a token that may write there"
+            reason, failed, advice = first_line(error), "the upload failed", "try again"
             if reason.startswith("Invalid metadata"):  # of the card; the reason is below
-                reason = " ".join(str(error).split())
+                reason, failed = " ".join(str(error).split()), "the hub refused"
                 advice = "choose another --license or --language"
+            elif re.search(r"\b40[13]\b|\b[Tt]oken\b", str(error)):
+                failed = "the hub refused"
+                advice = "log in with hf auth login, with a token that may write there"
             raise InputError(
-                f"--push {self._name}: the hub refused ({reason.rstrip('.')}); {advice}"
+                f"--push {self._name}: {failed} ({reason.rstrip('.')}); {advice}"
             ) from error
