@@ -18,8 +18,12 @@ def forget_working_directory() -> None:
 
     It stays if this package itself was found there, as in a copy of its source code.
     """
-    here, own = os.getcwd(), os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    if os.path.realpath(here) == os.path.realpath(own):
+    try:
+        here = os.getcwd()
+    except OSError:  # it was removed
+        here = ""
+    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if here and os.path.realpath(here) == os.path.realpath(own):
         return
     if not sys.flags.safe_path and sys.path and sys.path[0] in ("", here):
         del sys.path[0]

@@ -12,8 +12,10 @@ import pytest
 
 from crammed.cli import studies
 from crammed.cli.app import _spread_data, app
+from crammed.config.yamlfile import load_yaml
 from crammed.doctor import TINY
 from crammed.errors import InputError
+from crammed.rules.recipe import load_config
 from crammed.study.spec.arms import study_names
 from support.command import crammed, prepared, python
 from support.tasks import write_task
@@ -152,9 +154,9 @@ def test_help_of_every_verb() -> None:
 def test_recipes_are_listed_and_shown() -> None:
     listed = json.loads(crammed("recipes", "--json").stdout)
     assert listed["crammed-2022"]["parameters"] == 119_589_889
-    shown = crammed("recipes", "izsak")
-    assert "337,081,344 parameters" in shown.stdout
-    assert "recipe: izsak" in shown.stdout
+    shown = crammed("recipes", "izsak").stdout
+    assert "# 337,081,344 parameters" in shown
+    assert load_yaml(shown) == load_config("izsak").complete()
 
 
 def test_studies_are_listed_and_unknown_ones_refused() -> None:
@@ -333,7 +335,9 @@ def test_a_failed_task_finishes_the_run_with_code_5(tmp_path: Path) -> None:
         *("--glue", glue, "--out", tmp_path / "run"),
     )
     assert done.returncode == 5
-    assert "stsb: fine-tuning diverged" in done.stderr.splitlines()[-1]
+    last = done.stderr.splitlines()[-1]
+    assert "stsb: fine-tuning diverged" in last
+    assert last.endswith(f"; to try them again, repeat the command with --out {tmp_path / 'run'}")
     assert "failed: " in (tmp_path / "run" / "report.html").read_text()
 
 
@@ -345,6 +349,8 @@ def test_data_takes_several_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         *("run", "demo", "--data", "a.txt", "--data", "b=c/d.txt"),
         *("model.width=3", "--seed", "1"),
     ]
+    follows = "follows_budget=[batch.rows, optim.lr]"
+    assert _spread_data(["run", "--data", "a", follows]) == ["run", "--data", "a", follows]
     heldout = ["--heldout", "a", "b", "--data", "c", "d", "--heldout", "e"]
     assert _spread_data(["prepare", *heldout]) == [
         *("prepare", "--heldout", "a", "--heldout", "b"),

@@ -14,7 +14,7 @@ import pytest
 from crammed.doctor import TINY
 from crammed.interface.lines import run_lines
 from crammed.runs.directory import RunDir
-from support.command import PATIENCE, crammed, dying, popen, python
+from support.command import PATIENCE, crammed, dying, popen, prepared, python
 from support.text import documents, tiny, write_jsonl
 
 RESULT: dict[str, Any] = {
@@ -83,6 +83,13 @@ def test_output_that_cannot_be_written_is_one_line(closed: bool, code: int) -> N
     assert (
         error == f"error: {'the output was closed; what is finished is kept' if closed else why}\n"
     )
+
+
+def test_a_terminal_that_is_not_utf8_shows_codes(tmp_path: Path) -> None:
+    (tmp_path / "\u8bad\u7ec3").mkdir()
+    latin = "import sys; sys.stdout.reconfigure(encoding='latin-1')"
+    done = python(*prepared(latin), "runs", "\u8bad\u7ec3", cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("0 runs below \\u8bad\\u7ec3\n", "")
 
 
 @pytest.mark.parametrize(("by", "work"), [("SIGHUP", ()), ("SIGTERM", ("--work", "work"))])

@@ -94,7 +94,7 @@ def test_a_run_is_scored_on_tasks_of_ones_own(here: Path) -> None:
         (("--suite", "mine.yml", "--tasks-data", "mine"), "cannot read suite mine.yml"),
         ((*OWN, "finetune.tasks=[mail]"), "finetune.tasks is set twice, by --tasks, --suite or"),
         ((*OWN, "finetune.batch=50"), "(--protocol FILE.yaml, or finetune.batch in a run)\n"),
-        (("--tasks", "rte"), "--glue DIR (crammed run only), or leave out --tasks or finetune.tasks"),
+        (("--tasks", "rte"), "--glue DIR (crammed run only), or leave out --tasks or fine"),
     ],
 )
 def test_wrong_words_about_tasks_leave_nothing_behind(

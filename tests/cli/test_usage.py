@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,10 @@ def test_a_shell_completes_words(here: Path, words: str, offered: list[str]) -> 
         ("run --buget 1h", "crammed run has no option --buget: did you mean --budget? see crammed"),
         ("runs -x", "crammed runs has no option -x: see crammed runs --help"),
         ("run --budget", "--budget needs a value: see crammed run --help"),
+        (
+            "evaluate m --untrained=false",
+            "--untrained takes no value: leave out =...; see crammed evaluate --help",
+        ),
         ("evaluate", "MODEL is missing: type crammed evaluate MODEL; see crammed evaluate --help"),
         ("data show", "CORPUS_DIR is missing: type crammed data show CORPUS_DIR; see "),
         (
@@ -101,6 +107,12 @@ def test_the_version_is_shown() -> None:
     done = crammed("--version")
     assert (done.returncode, done.stdout) == (0, f"crammed {__version__}\n")
     assert "--version" in crammed("--help").stdout
+
+
+def test_a_working_directory_that_was_removed_is_no_fault(tmp_path: Path) -> None:
+    shell = ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", sys.executable, "-m", "crammed"]
+    done = subprocess.run([*shell, "--version"], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_help_is_shown_where_nothing_was_asked() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
@@ -259,6 +260,9 @@ def test_weights_that_do_not_fit_on_the_disk_are_reported_in_one_line() -> None:
             raise SafetensorError(library_says)
     with pytest.raises(SafetensorError), disk_faults(Path("out")):
         raise SafetensorError("InvalidHeader")
+    copied = [("run/model", "out/model", "[Errno 28] No space left on device: 'out/model'")]
+    with pytest.raises(InputError, match="disk is full"), disk_faults(Path("out")):
+        raise shutil.Error(copied)
 
 
 def test_a_finished_run_has_its_logs_on_the_disk(

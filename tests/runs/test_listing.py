@@ -51,6 +51,20 @@ def test_runs_of_every_state_are_found_below_a_folder(tmp_path: Path) -> None:
     assert one(tmp_path / "stopped").path == str(tmp_path / "stopped")
 
 
+def test_scores_of_the_same_name_are_named_after_their_suites(tmp_path: Path) -> None:
+    run = copied("finished", tmp_path / "run")
+    scores = {"glue": {"rte": 55.0, "cola": 20.0}, "superglue": {"rte": 71.0, "cb": 80.0}}
+    suites = {
+        suite: {"tasks": {name: {"median": value} for name, value in tasks.items()}}
+        for suite, tasks in scores.items()
+    }
+    (run / "evaluation" / "scores.json").write_text(json.dumps({"suites": suites}))
+    assert one(tmp_path).scores == {
+        **{"glue.rte": 55.0, "cola": 20.0},
+        **{"superglue.rte": 71.0, "cb": 80.0},
+    }
+
+
 def test_a_run_that_a_process_works_on_is_running(tmp_path: Path) -> None:
     run = copied("stopped", tmp_path / "run")
     assert not is_locked(run)

@@ -74,7 +74,7 @@ def test_token_embeddings_may_begin_at_a_scale_of_their_own(recipe: str, cpu: De
 
 
 def test_a_model_without_biases_cannot_begin_with_them() -> None:
-    with pytest.raises(InputError, match="log-frequency needs decoder_bias: true"):
+    with pytest.raises(InputError, match=r"log-frequency needs model\.decoder_bias=true"):
         tiny("crammed-2022", "model.decoder_bias_start=log-frequency")
 
 
@@ -127,5 +127,5 @@ def test_matrices_may_begin_orthogonal(cpu: Device) -> None:
             torch.testing.assert_close(found, torch.full_like(found, (outputs / inputs) ** 0.5))
     deviation = model.encoder.tokens.weight.std().item()
     assert deviation == pytest.approx(config.model.first_embedding_std, rel=0.05)
-    with pytest.raises(InputError, match="zero_outputs needs a matrix_start other than"):
+    with pytest.raises(InputError, match=r"zero_outputs needs a model\.matrix_start other than"):
         tiny("crammed", "model.zero_outputs=true", "model.matrix_start=orthogonal")

@@ -64,6 +64,20 @@ def test_a_notebook_may_be_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
         getattr(crammed, verb).assert_not_called()
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_notebook_goes_on_with_the_run_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """Which may be of other text, or of more time."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "crammed", crammed := Mock())
+    if there:
+        (tmp_path / "runs/notebook").mkdir(parents=True)
+    exec(python_cells("classifier-and-search")[0], {})
+    given = {} if there else {"data": "python-docs", "budget": "2m"}
+    crammed.run.assert_called_once_with(out="runs/notebook", **given)
+
+
 def test_every_notebook_is_run() -> None:
     assert sorted(notebooks.NOTEBOOKS) == [each.stem for each in NOTEBOOKS]
 

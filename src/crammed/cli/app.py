@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from itertools import pairwise
 from types import FrameType
 from typing import Annotated, Any, TextIO, cast
@@ -88,7 +89,7 @@ def _spread_data(arguments: list[str]) -> list[str]:
 
 def _is_override(word: str) -> bool:
     """Whether a word sets a value, or tries to (``lr=4``), and is no file such as ``day=1/``."""
-    if re.match(r"[a-z_]+(\.[a-z0-9_]+)+=|seed=", word):
+    if re.match(r"[a-z_]+(\.[a-z0-9_]+)+=|(seed|follows_budget)=", word):
         return True
     tries = re.match(r"[a-z_]+=", word) is not None
     return tries and not set("*?[/") & set(word) and not os.path.lexists(word)
@@ -191,6 +192,8 @@ def _run(verb: str) -> None:
 def main() -> None:
     """Run a verb; an error becomes one line on standard error and an exit code."""
     _open_closed_streams()
+    # A terminal that is not UTF-8 shows the codes of characters that it lacks.
+    cast(TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")
     sys.stdout = cast(TextIO, _Output(sys.stdout))
     code = _outcome(sys.argv[1] if len(sys.argv) > 1 else "")
     if os.environ.get("WORLD_SIZE", "1") != "1":

@@ -34,6 +34,8 @@ def in_one_line(error: Any, verb: str) -> str:
         names = list(context.command.commands)
         hint = did_you_mean(found[1], names)
         return f"no command {found[1]!r}: {hint}choose one of {', '.join(names)}"
+    if kind == "BadOptionUsage" and "does not take a value" in message:
+        return f"{error.option_name} takes no value: leave out =...; {see}"
     if kind == "BadOptionUsage":
         return f"{error.option_name} needs a value: {see}"
     if kind == "MissingParameter":

@@ -168,83 +168,117 @@ class ModelConfig(Section):
     @model_validator(mode="after")
     def _shapes_fit(self) -> ModelConfig:
         if self.width % self.head_dim:
-            raise ValueError(f"width {self.width} is not a multiple of head_dim {self.head_dim}")
+            raise ValueError(
+                f"model.width={self.width} is not a multiple of model.head_dim={self.head_dim}: "
+                "set another of the two"
+            )
         if self.ffn_width < 1:
-            raise ValueError(f"ffn_ratio {self.ffn_ratio:g} leaves no features: make it larger")
+            raise ValueError(
+                f"model.ffn_ratio={self.ffn_ratio:g} leaves no features: make it larger"
+            )
         if self.gated and self.ffn_width % 2:
             raise ValueError(
-                f"ffn_ratio gives {self.ffn_width} features, and a gate needs an even number"
+                f"model.ffn_ratio gives {self.ffn_width} features, and a gate needs an even "
+                "number: set another ratio, or model.gated=false"
             )
         if self.decoder_bias_start == "log-frequency" and not self.decoder_bias:
-            raise ValueError("decoder_bias_start log-frequency needs decoder_bias: true")
+            raise ValueError("model.decoder_bias_start=log-frequency needs model.decoder_bias=true")
         if self.passes > 1 and not self.first_attention_norm:
-            raise ValueError("passes after the first need first_attention_norm: true")
+            raise ValueError("model.passes above 1 needs model.first_attention_norm=true")
         if self.matrix_start == "orthogonal" and self.zero_outputs:
-            raise ValueError("zero_outputs needs a matrix_start other than orthogonal")
+            raise ValueError("model.zero_outputs needs a model.matrix_start other than orthogonal")
         if self.attention_start != "random" and not (
             self.qkv_bias and self.positions == "rotary" and self.qk_norm == "none"
         ):
             raise ValueError(
-                f"attention_start {self.attention_start} needs qkv_bias: true, positions: rotary "
-                "and qk_norm: none; with others set model.attention_start=random"
+                f"model.attention_start={self.attention_start} needs model.qkv_bias=true, "
+                "model.positions=rotary and model.qk_norm=none; with others set "
+                "model.attention_start=random"
             )
         if self.positions == "rotary" and self.head_dim % 2:
-            raise ValueError(f"rotary positions need an even head_dim, not {self.head_dim}")
+            raise ValueError(
+                f"model.positions=rotary needs an even model.head_dim, not {self.head_dim}"
+            )
         if self.classifier == "head-transform" and not self.head_transform:
-            raise ValueError("classifier head-transform needs head_transform: true")
+            raise ValueError("model.classifier=head-transform needs model.head_transform=true")
         if self.pool_at:
             self._check_funnel()
         self._check_attention()
         if self.mixer != "attention":
             self._check_mixer()
+        self._check_blocks()
+        return self
+
+    def _check_blocks(self) -> None:
         if self.norm_kind != "layer" and self.norm_bias:
-            raise ValueError(f"norm_kind {self.norm_kind} has no biases: set norm_bias: false")
+            raise ValueError(
+                f"model.norm_kind={self.norm_kind} has no biases: set model.norm_bias=false"
+            )
         if self.norm in ("post", "deepnorm") and self.final_norm:
-            raise ValueError(f"norm: {self.norm} ends every layer in a norm: set final_norm: false")
+            raise ValueError(
+                f"model.norm={self.norm} ends every layer in a norm: set model.final_norm=false"
+            )
         if self.norm == "deepnorm" and (
             self.ffn_every > 1 or self.mixer in ("gated-attention", "none")
         ):
             raise ValueError(
-                "norm: deepnorm weighs the residual of two blocks in every layer: set norm: post, "
-                "or ffn_every: 1 and another mixer"
+                "model.norm=deepnorm weighs the residual of two blocks in every layer: set "
+                "model.norm=post, or model.ffn_every=1 and another model.mixer"
             )
         if self.blocks == "parallel" and (self.norm != "pre" or self.ffn_every > 1):
-            raise ValueError("blocks: parallel needs norm: pre and ffn_every: 1")
+            raise ValueError("model.blocks=parallel needs model.norm=pre and model.ffn_every=1")
         if self.ffn_every > self.layers:
-            raise ValueError(f"ffn_every {self.ffn_every} is more than there are layers")
-        return self
+            raise ValueError(
+                f"model.ffn_every={self.ffn_every} is more than there are layers: lower it"
+            )
 
     def _check_funnel(self) -> None:
         last = self.layers - self.unpooled_layers - 1
         if list(self.pool_at) != sorted({*self.pool_at}) or self.pool_at[-1] > last:
             raise ValueError(
-                f"pool_at needs increasing numbers from 1 to {last}, such as [1]: of {self.layers} "
-                f"layers, the last {self.unpooled_layers} compute all tokens (unpooled_layers)"
+                f"model.pool_at needs increasing numbers from 1 to {last}, such as [1]: of the "
+                f"{self.layers} layers, the last {self.unpooled_layers} compute all tokens "
+                "(model.unpooled_layers)"
                 if last > 0
-                else f"pool_at needs more layers than {self.layers}: set layers to "
-                f"{self.unpooled_layers + 2} or more, or unpooled_layers: 1"
+                else f"model.pool_at needs more layers than {self.layers}: set model.layers to "
+                f"{self.unpooled_layers + 2} or more, or model.unpooled_layers=1"
             )
         if self.passes > 1 or self.scope != "row":
-            raise ValueError("pool_at needs passes: 1 and scope: row: two tokens become one")
+            raise ValueError(
+                "model.pool_at needs model.passes=1 and model.scope=row: two tokens become one"
+            )
 
     def _check_attention(self) -> None:
         if self.scope == "causal" and self.attention_start != "random":
-            raise ValueError("scope: causal looks at no token ahead: set attention_start: random")
+            raise ValueError(
+                "model.scope=causal looks at no token ahead: set model.attention_start=random"
+            )
         if self.key_heads is None:
             return
         if self.heads % self.key_heads:
-            raise ValueError(f"key_heads {self.key_heads} do not divide {self.heads} heads")
+            raise ValueError(
+                f"model.key_heads={self.key_heads} do not divide {self.heads} heads: set a divisor"
+            )
         if self.attention_start != "random" or self.value_embeddings:
-            raise ValueError("key_heads needs attention_start: random and value_embeddings: false")
+            raise ValueError(
+                "model.key_heads needs model.attention_start=random and "
+                "model.value_embeddings=false"
+            )
 
     def _check_mixer(self) -> None:
         gated = self.mixer == "gated-attention"
         if gated and not (self.gated and self.ffn_every == 1):
-            raise ValueError("mixer gated-attention needs gated: true and ffn_every: 1")
+            raise ValueError(
+                "model.mixer=gated-attention needs model.gated=true and model.ffn_every=1"
+            )
         if self.mixer.startswith("fourier") and self.zero_outputs:
-            raise ValueError(f"mixer {self.mixer} has no last product: set zero_outputs: false")
+            raise ValueError(
+                f"model.mixer={self.mixer} has no last product: set model.zero_outputs=false"
+            )
         if self.value_embeddings:
-            raise ValueError(f"mixer {self.mixer} has no values: set value_embeddings: false")
+            raise ValueError(
+                f"model.mixer={self.mixer} has no values: set model.value_embeddings=false"
+            )
         if self.mixer != "fourier-hybrid" and (
             self.positions in ("alibi", "t5", *["rotary"] * (not gated))
             or self.qkv_bias
@@ -255,8 +289,8 @@ class ModelConfig(Section):
             or self.key_heads is not None
         ):
             raise ValueError(
-                f"mixer {self.mixer} has no {'heads' if gated else 'queries and keys'}: set "
-                f"positions other than alibi{' ' if gated else ', rotary '}and t5, "
-                "qkv_bias: false, qk_norm: none, attention_start: random, scope: row, "
-                "weighing: softmax and key_heads: null"
+                f"model.mixer={self.mixer} has no {'heads' if gated else 'queries and keys'}: set "
+                f"model.positions other than alibi{' ' if gated else ', rotary '}and t5, "
+                "model.qkv_bias=false, model.qk_norm=none, model.attention_start=random, "
+                "model.scope=row, model.weighing=softmax and model.key_heads=null"
             )

@@ -72,7 +72,8 @@ class RunConfig(Section):
         if self.finetune.max_length > self.model.max_length:
             raise ValueError(
                 f"finetune.max_length {self.finetune.max_length} is longer than "
-                f"model.max_length {self.model.max_length}"
+                f"model.max_length {self.model.max_length}: lower it, or set "
+                f"model.max_length={self.finetune.max_length}"
             )
         if self.train.attention == "document" and not self.data.sep:
             raise ValueError(
@@ -247,10 +248,12 @@ class RunConfig(Section):
         try:
             ModelConfig.model_validate(dict(objective.generator_of(self.model)))
         except ValidationError as error:
-            why = error.errors()[0]["msg"].removeprefix("Value error, ")
+            # Its keys are the generator's here, for which nothing else can be set.
+            why, _, _ = error.errors()[0]["msg"].removeprefix("Value error, ").partition(":")
             raise ValueError(
                 f"objective.generator={objective.generator:g} of model.width={self.model.width} "
-                f"makes no generator ({why}): set another objective.generator"
+                f"makes no generator ({why.replace('model.', '')}): set another "
+                "objective.generator"
             ) from None
         for rate, length in product(self.masking.rates(), self.lengths()):
             chosen = max(1, round(rate * length))

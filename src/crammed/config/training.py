@@ -182,7 +182,7 @@ class LatestConfig(Section):
     """Which weights count as the latest."""
 
     count: Annotated[int, Field(ge=2, le=100)] = 10
-    """So many copies of the weights are kept and averaged."""
+    """How many copies of the weights are kept and averaged."""
     every: Size = 100
     """Updates from one copy to the next."""
 
@@ -221,7 +221,7 @@ class TrainConfig(Section):
     latest: Annotated[LatestConfig | None, Later()] = None
     """Average the latest weights instead, all alike (LAWA; Kaddour 2022); null does not."""
     sharpness: Annotated[Annotated[float, Field(gt=0.0, le=100.0)] | None, Later()] = None
-    """Take the gradients where the loss is higher: at weights that are moved so far along their
+    """Take the gradients where the loss is higher: at weights moved by this distance along their
     gradient (SAM; Foret et al. 2021). Each update then takes two passes over its rows; with several
     processes, each moves along the gradient of its own rows. Null takes one pass."""
     layer_drop_rises: Annotated[bool, Later()] = False

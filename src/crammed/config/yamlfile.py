@@ -232,7 +232,8 @@ def _explain(fault: ErrorDetails, root: type[BaseModel]) -> str:
         message = f"{message[0].lower()}{message[1:]}, not {shown(given)}"
         if fault["type"] == "literal_error":
             message += _near(given, fault["ctx"]["expected"])
-    return f"{path}: {message}" if path else message
+    # Some messages begin with the key itself.
+    return f"{path}: {message}" if path and not message.startswith(f"{path}.") else message
 
 
 def _near(given: object, expected: str) -> str:

@@ -36,7 +36,7 @@ def disk_faults(path: Path, otherwise: str | None = None) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        number = error.errno if isinstance(error, OSError) else _os_error(str(error))
+        number = getattr(error, "errno", None) or _os_error(str(error))
         if number in (errno.ENOSPC, errno.EDQUOT):
             otherwise = otherwise or f"choose another place than {path}"
             raise InputError(f"the disk is full: free some space or {otherwise}") from error
@@ -70,6 +70,6 @@ def failing(error: Exception, path: Path | None = None, number: int | None = Non
 
 
 def _os_error(text: str) -> int | None:
-    """The error number in a library's ``... (os error 28)``."""
-    found = re.search(r"\(os error (\d+)\)", text)
+    """The error number in ``... (os error 28)`` or ``[Errno 28] ...``, as libraries quote it."""
+    found = re.search(r"(?:\(os error |\[Errno )(\d+)", text)
     return int(found[1]) if found else None

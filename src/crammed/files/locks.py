@@ -77,7 +77,9 @@ def _lock(descriptor: int) -> None:
 
 def in_use(folder: Path) -> InputError:
     """The error that another process holds the lock on a folder."""
-    return InputError(f"{folder} is in use by another process: wait for it")
+    return InputError(
+        f"{folder} is in use by another process: wait for it, or choose another folder"
+    )
 
 
 def is_locked(folder: Path) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from crammed.adaptation.new_words import words_to_add
 from crammed.adaptation.original import Original
 from crammed.config.arguments import File, checked
 from crammed.data.corpus import Corpus
-from crammed.errors import InputError
+from crammed.errors import InputError, TaskFailed
 from crammed.interface import asking
 from crammed.interface.results import Run
 from crammed.interface.turn import own_turn
@@ -33,6 +35,16 @@ from crammed.training.distributed import (
 )
 from crammed.training.plan import refuse_too_little
 from crammed.training.update.memory import refuse_too_large
+
+
+@contextmanager
+def _tried_again(run: Path) -> Iterator[None]:
+    """Say how to try failed tasks again: without a folder, the same words begin another run."""
+    try:
+        yield
+    except TaskFailed as error:
+        again = f"to try them again, repeat the command with --out {run}"
+        raise TaskFailed(f"{error}; {again}") from error
 
 
 @checked
@@ -95,7 +107,8 @@ def run(
         asking.show_recipe(progress, asked)
         for line in (f"run  {path}", *notes):
             progress.line(line)
-        run_everything(asked, path, _path(corpus), given, progress)
+        with _tried_again(path):
+            run_everything(asked, path, _path(corpus), given, progress)
     return Run(path)
 
 
@@ -229,7 +242,8 @@ def adapt(
         asking.show_recipe(progress, asked)
         progress.line(f"run  {path}")
         adaptation = Adaptation(original, old)
-        run_everything(asked, path, _path(corpus), None, progress, adaptation)
+        with _tried_again(path):
+            run_everything(asked, path, _path(corpus), None, progress, adaptation)
     return Run(path)
 
 

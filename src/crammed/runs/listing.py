@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -134,21 +135,30 @@ def _failure(run: Path, seed: int) -> str | None:
 def _scores(run: Path) -> Iterator[tuple[str, float]]:
     """The means of each suite, or its tasks if it has no mean; and BLiMP.
 
-    Scores by another protocol than the run's own are named after it.
+    Scores by another protocol than the run's own are named after it. A name that several suites
+    have is ``SUITE.NAME``.
     """
     for file in sorted(run.glob("evaluation*/scores.json")):
         by = file.parent.name.removeprefix("evaluation").removeprefix("-")
         try:
-            for name, suite in (read_json(file) or {})["suites"].items():
-                tasks = suite.get("tasks", {})
-                found = {mean["name"]: mean["value"] for mean in suite.get("means", ())}
-                found = found or {task: t["median"] for task, t in tasks.items() if "median" in t}
-                for each, value in found.items():
-                    yield f"{each} by {by}" if by else str(each), _finite(value)
+            suites = (read_json(file) or {})["suites"]
+            of_suites = {name: _of_suite(suite) for name, suite in suites.items()}
+            times = Counter(each for found in of_suites.values() for each in found)
+            for name, suite in suites.items():
+                for each, value in of_suites[name].items():
+                    shown = f"{name}.{each}" if times[each] > 1 else str(each)
+                    yield f"{shown} by {by}" if by else shown, _finite(value)
                 if name == "blimp":  # which no protocol changes
                     yield "BLiMP", _finite(suite["blimp"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{file} is damaged: restore it from a copy") from error
+
+
+def _of_suite(suite: Mapping[str, Any]) -> dict[str, Any]:
+    """The means of a suite, or else its tasks."""
+    means = {mean["name"]: mean["value"] for mean in suite.get("means", ())}
+    tasks = suite.get("tasks", {}).items()
+    return means or {task: score["median"] for task, score in tasks if "median" in score}
 
 
 def _finite(value: Any) -> float:

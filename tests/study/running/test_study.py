@@ -29,9 +29,10 @@ from crammed.study.running.runner import run_study
 from crammed.study.spec.arms import Study, left_out, load_study, read_study, with_words
 from crammed.study.spec.corpora import Corpora
 from crammed.terminal.progress import SILENT, Progress
+from crammed.tracking import following
 from support.command import PATIENCE, crammed, popen, wait_for
 from support.study import commands, write_study
-from support.text import MODEL
+from support.text import MODEL, documents, write_jsonl
 
 BUDGET = Budget.parse("6updates")
 
@@ -280,6 +281,19 @@ def test_a_study_names_the_extra_that_it_lacks_before_it_begins(
     monkeypatch.setitem(sys.modules, "scipy", None)
     with pytest.raises(InputError, match=r"needs scipy: pip install 'crammed\[studies\]'$"):
         verb(name, corpus=corpus.path, budget=BUDGET, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_an_arm_whose_tracker_is_missing_is_refused_before_anything_starts(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, prepared: bool
+) -> None:
+    monkeypatch.setattr(following, "find_spec", lambda _: None)
+    file = write(tmp_path, arms={"plain": [], "seen": ["compute.track=wandb"]})
+    text = write_jsonl(tmp_path / "text.jsonl", documents(300))
+    given: dict[str, Any] = {"corpus": corpus.path} if prepared else {"data": [str(text)]}
+    with pytest.raises(InputError, match=r"^arm seen: compute\.track=wandb needs wandb: "):
+        verb(file, **given, budget=BUDGET, out=tmp_path / "out", jobs=1)
     assert not (tmp_path / "out").exists()
 
 

@@ -202,7 +202,7 @@ def test_what_contradicts_scaled_values_is_refused_unless_the_arm_sets_them(
         pooled = ["bert-base", *SHORT, "model.pool_at=[6]", *words]
         return values(loaded(tmp_path, corpus, arms={"plain": [], "pooled": pooled}), "pooled")
 
-    with pytest.raises(InputError, match=r"arm pooled: recipe bert-base: model: pool_at needs"):
+    with pytest.raises(InputError, match=r"arm pooled: recipe bert-base: model\.pool_at needs"):
         arm()
     assert arm("model.layers=12")["model.layers"] == "12"
 

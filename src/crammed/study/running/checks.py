@@ -14,6 +14,7 @@ from crammed.study.running.folder import config_of
 from crammed.study.running.judges import Judge
 from crammed.study.spec.arms import Study
 from crammed.study.spec.corpora import ArmCorpora, Corpora
+from crammed.tracking.following import check_tracker
 from crammed.training.loop import check_size
 from crammed.training.plan import refuse_too_little
 from crammed.training.update.memory import refuse_too_large
@@ -42,22 +43,28 @@ def check_arms(
                 settings = config.compute.model_dump_json()
                 if settings not in seen:
                     device_of(config)
+                    check_tracker(config.compute.track)
                     seen.add(settings)
                 refuse_too_large(config, corpus.vocab_size, choose_kind(config.compute, []))
 
 
-def check_budgets(study: Study, corpora: ArmCorpora, budget: Budget) -> None:
+def check_budgets(study: Study, corpora: ArmCorpora, budget: Budget, *, trackers: bool) -> None:
     """Check every arm's budget, as far as that is possible before text is read.
 
     Args:
         study: as `load_study` returns it.
+        trackers: whether to check as well that this machine has the arms' trackers.
 
     Raises:
-        InputError: a budget ends before the first update of an arm, which is named.
+        InputError: a budget ends before the first update of an arm, which is named, or its tracker
+            is missing.
     """
     for arm in study.arms:
         with _named(arm):
-            refuse_too_little(config_of(study, arm, corpora, budget))
+            config = config_of(study, arm, corpora, budget)
+            refuse_too_little(config)
+            if trackers:
+                check_tracker(config.compute.track)
 
 
 @contextmanager

@@ -142,5 +142,7 @@ def _corpora(request: Request, choose: Chooser, progress: Progress) -> Corpora:
         return Corpora(Corpus(request.corpus))
     planned = planned_corpora(request.study, request.texts, request.budget, request.out)
     arms = load_study(request.name, planned, request.budget, request.study)
-    check_budgets(arms, planned, request.budget)
+    begins = not (request.prepared / "manifest.json").exists()
+    trackers = begins and request.cluster is None
+    check_budgets(arms, planned, request.budget, trackers=trackers)
     return prepare_corpora(planned, request.out, choose.tokenizer, progress)
