@@ -40,7 +40,7 @@ def recipes(
             print_result(values, as_json, [])
             return
         typer.echo(yaml.safe_dump(values["config"], sort_keys=False), nl=False)
-        typer.echo(f"# {_cost_text(values)}")  # the whole is a recipe's file
+        typer.echo(f"# {_cost_text(values)}")  # so that all of it is YAML
         return
     listed = {each: load_config(each) for each in recipe_names()}
     table = {each: {**_costs(c), "description": c.description} for each, c in listed.items()}

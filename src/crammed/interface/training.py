@@ -103,12 +103,11 @@ def run(
     vocab = known[0] or config.tokenizer.vocab_size
     refuse_too_large(config, vocab, choose_kind(config.compute, []))  # before preparing
     refuse_too_little(config, *known)
-    with asking.shown_progress() as progress:
+    with asking.shown_progress() as progress, _tried_again(path):
         asking.show_recipe(progress, asked)
         for line in (f"run  {path}", *notes):
             progress.line(line)
-        with _tried_again(path):
-            run_everything(asked, path, _path(corpus), given, progress)
+        run_everything(asked, path, _path(corpus), given, progress)
     return Run(path)
 
 
@@ -238,12 +237,11 @@ def adapt(
         original.check_corpus(opened)
     refuse_too_little(asked.config, None, None if opened is None else opened.rows)
     old = None if old_text is None else asking.absolute_source(str(old_text), "--old-text")
-    with asking.shown_progress() as progress:
+    with asking.shown_progress() as progress, _tried_again(path):
         asking.show_recipe(progress, asked)
         progress.line(f"run  {path}")
         adaptation = Adaptation(original, old)
-        with _tried_again(path):
-            run_everything(asked, path, _path(corpus), None, progress, adaptation)
+        run_everything(asked, path, _path(corpus), None, progress, adaptation)
     return Run(path)
 
 

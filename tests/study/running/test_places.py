@@ -79,7 +79,7 @@ def test_a_missing_ray_is_said_before_anything_is_made(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setattr(following, "find_spec", lambda _: None)  # the cluster may have a tracker
-    arms = {**ARMS, "seen": ["compute.track=wandb"]}
+    arms = {**ARMS, "seen": ["compute.track=wandb", "optim.lr=2e-3"]}
     study = load_study(write_study(tmp_path, arms), corpus, BUDGET)
     message = r"--ray needs ray: pip install 'crammed\[ray\]', or leave --ray out"
     with pytest.raises(InputError, match=message):

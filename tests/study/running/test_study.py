@@ -19,6 +19,7 @@ from crammed.budget import Budget
 from crammed.cli.studies import study as verb
 from crammed.config.yamlfile import load_yaml
 from crammed.data.corpus import Corpus
+from crammed.doctor import TINY
 from crammed.errors import InputError
 from crammed.machine import workers
 from crammed.rules.recipe import load_config
@@ -289,7 +290,8 @@ def test_an_arm_whose_tracker_is_missing_is_refused_before_anything_starts(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, prepared: bool
 ) -> None:
     monkeypatch.setattr(following, "find_spec", lambda _: None)
-    file = write(tmp_path, arms={"plain": [], "seen": ["compute.track=wandb"]})
+    arms = {"plain": [], "seen": ["compute.track=wandb", "optim.lr=2e-3"]}
+    file = write(tmp_path, arms=arms, base=["crammed", *(MODEL if prepared else TINY)])
     text = write_jsonl(tmp_path / "text.jsonl", documents(300))
     given: dict[str, Any] = {"corpus": corpus.path} if prepared else {"data": [str(text)]}
     with pytest.raises(InputError, match=r"^arm seen: compute\.track=wandb needs wandb: "):
