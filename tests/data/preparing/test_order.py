@@ -99,7 +99,8 @@ def test_a_file_is_scored_for_every_order(tmp_path: Path) -> None:
 
 
 def test_long_rows_do_not_overflow_and_a_name_counts_once(tmp_path: Path) -> None:
-    length, names = 2**17, ("common-first", "rare-first", "common-first")
+    length = 2**17
+    names: tuple[Ordering, ...] = ("common-first", "rare-first", "common-first")
     rows = np.repeat(np.array([ids("fox"), ids("the")], np.uint16), length, axis=1)
     rows.tofile(tmp_path / "rows-00000.bin")
     counts = np.array([2**20 if token == "the" else 0 for token in VOCABULARY])

@@ -327,10 +327,10 @@ class TrainStep:
             name, fewest = "objective.rows", self.together
             if fixed:
                 name, fewest = "batch.quantum", self._config.batch.ramp_quantum
-            tokens = f"of {self._config.data.row_length} tokens"
-            what, mend = f"not even {name}={fewest} rows {tokens} fit", "lower that, or "
+            long = f"of {self._config.data.row_length} tokens"
+            what, mend = f"not even {name}={fewest} rows {long} fit", "lower that, or "
             if fewest == 1:
-                what, mend = f"not even one row {tokens} fits", ""
+                what, mend = f"not even one row {long} fits", ""
             raise InputError(self._too_large(what, mend)) from error
         release_gpu_memory(self.device.torch)
 
