@@ -101,7 +101,7 @@ def test_nothing_else_begins_otherwise() -> None:
 
 @pytest.mark.parametrize("lacks", ["qkv_bias=false", "positions=none", "qk_norm=rms"])
 def test_a_model_that_cannot_begin_so_is_refused(lacks: str) -> None:
-    wanted = "needs qkv_bias: true, positions: rotary and qk_norm: none"
+    wanted = r"needs model\.qkv_bias=true, model\.positions=rotary and model\.qk_norm=none"
     words = ("model.attention_start=neighbours", "model.qkv_bias=true", f"model.{lacks}")
     with pytest.raises(InputError, match=wanted):
         tiny("crammed", *words)

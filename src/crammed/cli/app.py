@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from io import TextIOWrapper
 from itertools import pairwise
 from types import FrameType
 from typing import Annotated, Any, TextIO, cast
@@ -122,8 +121,11 @@ class _Output:
     def write(self, text: str) -> int:
         if text == "":  # the command-line library tests with it what a stream accepts
             return 0
+        encoding = self._stream.encoding
+        # A terminal that is not UTF-8 shows the codes of characters that it lacks.
+        shown = text.encode(encoding, "backslashreplace").decode(encoding)
         with self._faults():
-            return self._stream.write(text)
+            return self._stream.write(shown)
 
     def flush(self) -> None:
         with self._faults():
@@ -192,8 +194,6 @@ def _run(verb: str) -> None:
 def main() -> None:
     """Run a verb; an error becomes one line on standard error and an exit code."""
     _open_closed_streams()
-    # A terminal that is not UTF-8 shows the codes of characters that it lacks.
-    cast(TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")
     sys.stdout = cast(TextIO, _Output(sys.stdout))
     code = _outcome(sys.argv[1] if len(sys.argv) > 1 else "")
     if os.environ.get("WORLD_SIZE", "1") != "1":

@@ -333,8 +333,8 @@ class SuiteEvaluator:
                 [each[name] for job, each in outputs if job.trained is which]
                 for which in (True, False)
             )
-            split = task.numbers[name].key
-            cut = {task.train: prepared.cut[task.train], split: prepared.cut[name]}
+            splits = [task.train] if task.numbers[name].key == task.train else [task.train, name]
+            cut = {split: prepared.cut[split] for split in splits}
             scores[name], medians = score_json(task, name, trained, untrained, data, cut)
             if task.has_pairs and not self.protocol.apart:
                 scores[name]["joint"] = True

@@ -450,7 +450,7 @@ def test_ignored_files_are_reported(tmp_path: Path) -> None:
     words = next(line for line in said.splitlines() if "other formats" in line)
     kinds, _, hint = words.partition("other formats: ")[2].partition("; ")
     assert sorted(kinds.split(", ")) == ["1 .html", "1 .json", "2 .md"]
-    assert hint.endswith("to read them, name them as FOLDER/**/*.html")
+    assert hint.endswith("to read them, name them as FOLDER/**/*.md or FOLDER/**/*.html")
 
 
 @pytest.mark.parametrize(("suffix", "archived"), [(".zip", zipped), (".tar", tarred)])

@@ -122,14 +122,17 @@ def ignored_files(ignored: Counter[str]) -> str:
     """The files of unknown formats in words, given their number by suffix."""
     shown = [f"{count:,} {suffix}" for suffix, count in ignored.most_common()]
     line = f"ignoring files of other formats: {listed(shown)}"
-    for suffix, count in ignored.most_common():
-        name = f"a{suffix}"
-        format = format_of(name) or ""
-        if is_about_data(name, format) and (count > 1 or format == ".html"):  # more than a read-me
-            return (
-                f"{line}; {suffix} files beside records are taken for descriptions of them: to "
-                f"read them, name them as FOLDER/**/*{suffix}"
-            )
+    about = [
+        suffix
+        for suffix, count in ignored.most_common()
+        if is_about_data(f"a{suffix}", format := format_of(f"a{suffix}") or "")
+        and (count > 1 or format == ".html")  # more than a read-me
+    ]
+    if about:
+        line += (
+            f"; {', '.join(about)} files beside records are taken for descriptions of them: to "
+            f"read them, name them as {' or '.join(f'FOLDER/**/*{suffix}' for suffix in about)}"
+        )
     return line
 
 
