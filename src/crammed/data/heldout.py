@@ -107,14 +107,13 @@ def heldout_rows(
     length: int,
     *,
     framed: bool = True,
-    called: str = "",
-    mend: str = "",
+    too_short: str | None = None,
 ) -> HeldoutRows:
     """Cut the documents of a file into rows of a tokenizer's ids; see `cut_rows`.
 
     Args:
         framed: whether [SEP] ends each document, as in the rows that the model is trained on.
-        called, mend: as in `cut_rows`.
+        too_short: as in `cut_rows`.
 
     Raises:
         InputError: as for `cut_rows`, or the tokenizer lacks special tokens.
@@ -125,7 +124,7 @@ def heldout_rows(
     def ids_of(text: str) -> Sequence[int]:
         return encode([text], add_special_tokens=False)[0].ids
 
-    return cut_rows(ids_of, sep, file, most_rows, length, called, mend)
+    return cut_rows(ids_of, sep, file, most_rows, length, too_short)
 
 
 def rows_of_corpus(corpus: Corpus, most_rows: int) -> HeldoutRows:
@@ -146,8 +145,7 @@ def cut_rows(
     file: Path,
     most_rows: int,
     length: int,
-    called: str = "",
-    mend: str = "",
+    too_short: str | None = None,
 ) -> HeldoutRows:
     """Cut the documents of a file into rows; takes 4 bytes of memory for each token of the file.
 
@@ -157,8 +155,7 @@ def cut_rows(
         file: JSON lines with a field ``text``, compressed or not.
         most_rows: largest number of rows to draw.
         length: tokens in a row, S.
-        called: what to call a file that is too short, in place of its path.
-        mend: what to do about that besides adding text.
+        too_short: what to say, in place of its path, of a file without a whole row.
 
     Raises:
         InputError: the file is unreadable, not of that form, or shorter than one row.
@@ -175,7 +172,7 @@ def cut_rows(
         characters[sources[-1]] += len(text)
     if len(ids) < length:
         raise InputError(
-            f"{called or file} is shorter than one row of {length} tokens: add text{mend}"
+            too_short or f"{file} is shorter than one row of {length} tokens: add text"
         )
     rows = np.frombuffer(ids, np.intc)[: len(ids) // length * length].reshape(-1, length)
     order = np.random.default_rng(0).permutation(len(rows))[:most_rows]

@@ -12,9 +12,9 @@ from crammed.config import Protocol
 from crammed.errors import InputError, TaskFailed
 from crammed.evaluation.backbones.base import Backbone
 from crammed.evaluation.backbones.spec import BackboneSpec
+from crammed.evaluation.finetuning import probing
 from crammed.evaluation.finetuning.engine import Numerics
 from crammed.evaluation.finetuning.jobs import FinetuneJob, FinetuneSetup, run_jobs, usual_threads
-from crammed.evaluation.finetuning.probing import learned_rows
 from crammed.evaluation.finetuning.task import SCALED, FinetuneTask, LabelScale, SplitWriter
 from crammed.evaluation.finetuning.vectors import COMPARED
 from crammed.evaluation.folder import EvaluationFolder, outputs_file, read_gold, submission_key
@@ -210,7 +210,7 @@ class SuiteEvaluator:
         return PreparedTask(task, data, about, key, jobs, cut, [*self._folds(data, shared, writer)])
 
     def _learned(self, rows: Rows) -> Rows:
-        return rows if self.protocol.probe is None else learned_rows(rows)
+        return rows if self.protocol.probe is None else probing.learned_rows(rows)
 
     def _differently(self, data: TaskData, apart: bool, scale: LabelScale) -> list[str]:
         """What is fine-tuned otherwise than by earlier versions, whose outputs do not count."""
@@ -218,7 +218,7 @@ class SuiteEvaluator:
         texts = (text for rows in splits for texts in rows.texts for text in texts)
         composed = [COMPOSED] * any(map(self.backbone.composes, texts))
         if self.protocol.probe is not None:
-            return composed + [SAMPLED] * (len(learned_rows(data.train)) < len(data.train))
+            return composed + [SAMPLED] * (len(data.train) > probing.MOST_ROWS)
         own = set(self.backbone.dropouts().values())
         dropout = [DROPOUT] * (not own <= {self.protocol.dropout})
         return [COMPARED] * apart + dropout + [SCALED] * bool(scale) + composed

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from crammed.config import RunConfig
 from crammed.config.corpus import SourceConfig
@@ -46,6 +46,7 @@ from crammed.runs.environment import environment
 from crammed.runs.logs import ANEW
 from crammed.runs.summary import Summary, read_summary
 
+T = TypeVar("T")
 _BEFORE_CONFIG = re.compile(r"\.lock|env\.json|\.(env|config)\.json(\.\d+)?\.tmp")
 """What a process may leave behind if it ends before it has saved the configuration."""
 
@@ -270,16 +271,21 @@ def read_scores_of(path: Path) -> dict[str, Any]:
 
 
 def read_task_scores(path: Path) -> dict[str, dict[str, Any]]:
-    """The scores of the run in `path` so far, by name.
+    """The scores of the run in `path` so far, by name; see `of_all_suites`."""
+    scores = read_scores_of(path).items()
+    return of_all_suites({suite: each.get("tasks", {}) for suite, each in scores})
 
-    A name that several suites have is ``SUITE.NAME``, as it is among the judges of a study.
+
+def of_all_suites(suites: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
+    """What several suites have by name, as one.
+
+    A name that several have becomes ``SUITE.NAME``, as it is among the judges of a study.
     """
-    suites = {suite: scores.get("tasks", {}) for suite, scores in read_scores_of(path).items()}
-    times = Counter(name for tasks in suites.values() for name in tasks)
+    times = Counter(name for found in suites.values() for name in found)
     return {
-        f"{suite}.{name}" if times[name] > 1 else name: score
-        for suite, tasks in suites.items()
-        for name, score in tasks.items()
+        f"{suite}.{name}" if times[name] > 1 else name: each
+        for suite, found in suites.items()
+        for name, each in found.items()
     }
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from crammed.errors import InputError
 from crammed.files.locks import is_locked
 from crammed.files.writing import last_record, read_json
+from crammed.runs.directory import of_all_suites
 from crammed.runs.summary import read_summary
 
 _MARKS = {"env.json", "summary.json", "metrics.jsonl", "events.jsonl"}
@@ -135,21 +135,17 @@ def _failure(run: Path, seed: int) -> str | None:
 def _scores(run: Path) -> Iterator[tuple[str, float]]:
     """The means of each suite, or its tasks if it has no mean; and BLiMP.
 
-    Scores by another protocol than the run's own are named after it. A name that several suites
-    have is ``SUITE.NAME``.
+    Scores by another protocol than the run's own are named after it; see also `of_all_suites`.
     """
     for file in sorted(run.glob("evaluation*/scores.json")):
         by = file.parent.name.removeprefix("evaluation").removeprefix("-")
         try:
             suites = (read_json(file) or {})["suites"]
-            of_suites = {name: _of_suite(suite) for name, suite in suites.items()}
-            times = Counter(each for found in of_suites.values() for each in found)
-            for name, suite in suites.items():
-                for each, value in of_suites[name].items():
-                    shown = f"{name}.{each}" if times[each] > 1 else str(each)
-                    yield f"{shown} by {by}" if by else shown, _finite(value)
-                if name == "blimp":  # which no protocol changes
-                    yield "BLiMP", _finite(suite["blimp"])
+            found = of_all_suites({name: _of_suite(suite) for name, suite in suites.items()})
+            for name, value in found.items():
+                yield f"{name} by {by}" if by else name, _finite(value)
+            if "blimp" in suites:  # which no protocol changes
+                yield "BLiMP", _finite(suites["blimp"]["blimp"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{file} is damaged: restore it from a copy") from error
 

@@ -39,7 +39,7 @@ def scores(
     name: Ordering, rows: list[list[int]], counts: NDArray[np.int64] | None = None
 ) -> list[int]:
     counts = np.ones(V, np.int64) if counts is None else counts
-    values = token_values(name, small_tokenizer(), counts)
+    values = token_values(name, small_tokenizer(), counts, 6)
     found: list[int] = score_rows(np.array(rows, np.uint16), values).tolist()
     return found
 
@@ -80,10 +80,11 @@ def test_word_length_of_byte_level_pieces() -> None:
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(SPECIALS))
-    values = token_values("word-length", tokenizer, np.ones(len(vocabulary), np.int64))
+    ones = np.ones(len(vocabulary), np.int64)
+    values = token_values("word-length", tokenizer, ones, 6)
     assert values[len(SPECIALS) :].tolist() == [3, 4, 2]
     with pytest.raises(InputError, match=r"no order sentence-length.*'\.'"):
-        token_values("sentence-length", tokenizer, np.ones(len(vocabulary), np.int64))
+        token_values("sentence-length", tokenizer, ones, 6)
 
 
 def test_a_file_is_scored_for_every_order(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_a_file_is_scored_for_every_order(tmp_path: Path) -> None:
     rows.tofile(tmp_path / "rows-00000.bin")
     counts = np.bincount(rows.flatten(), minlength=V)
     names: tuple[Ordering, ...] = get_args(Ordering)
-    values = {name: token_values(name, small_tokenizer(), counts) for name in names}
+    values = {name: token_values(name, small_tokenizer(), counts, 6) for name in names}
     found = score_file(ScoreJob(tmp_path / "rows-00000.bin", 6, values))
     assert {name: each.tolist() for name, each in found.items()} == {
         name: scores(name, rows.tolist(), counts) for name in names

@@ -275,12 +275,12 @@ def _steps(data: DataConfig, results: StageResults) -> list[dict[str, Any]]:
 
 def _heldout(corpus: Path, data: DataConfig, results: StageResults) -> dict[str, Any]:
     file = corpus / "heldout.jsonl.gz"
-    more = "" if results.given else ", raise data.heldout_fraction"
+    row, more = data.row_length, "" if results.given else ", raise data.heldout_fraction"
     rows = heldout_rows(
-        *(results.tokenizer, file, data.heldout_rows, data.row_length),
+        *(results.tokenizer, file, data.heldout_rows, row),
         framed=data.sep,
-        called="the held-out text",
-        mend=f"{more} or lower data.row_length",
+        too_short=f"the held-out text is shorter than one row of {row} tokens: add text{more} or "
+        "lower data.row_length",
     )
     counts = results.statistics.token_counts
     return {

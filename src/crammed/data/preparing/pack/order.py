@@ -38,7 +38,7 @@ _STEPS_OF_A_ROW = 1 << 26
 
 
 def token_values(
-    name: Ordering, tokenizer: Tokenizer, counts: NDArray[np.int64], row_length: int = 1
+    name: Ordering, tokenizer: Tokenizer, counts: NDArray[np.int64], row_length: int
 ) -> NDArray[np.int32]:
     """The value that each token adds to the score of its row, [V].
 

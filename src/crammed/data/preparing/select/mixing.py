@@ -6,7 +6,7 @@ of the whole than its text is gets a weight above 1, up to `data.mix.most_readin
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -76,29 +76,25 @@ def expected_growth(text: CleanedText, selection: Selection, mix: MixConfig) -> 
     """
     if not _is_mixed(text.sources, mix):
         return 1.0
-    kept = [  # as large a share of a shard's characters as of its documents
-        shard.characters * float((selection.repeats[slice(*selection.range_of(place))] > 0).mean())
-        for place, shard in enumerate(text.shards)
-    ]
-    sizes = _sizes(text, kept)
+    sizes = _sizes(text, selection.sizes)
     weights = mixed_weights(text.sources, sizes, mix)
-    return sum(size * weights[name] for name, size in sizes.items()) / sum(sizes.values())
+    return sum(size * weights[name] for name, size in sizes.items()) / sizes.total()
 
 
 def _is_mixed(sources: Sequence[Source], mix: MixConfig) -> bool:
     return mix.temperature is not None or any(source.share is not None for source in sources)
 
 
-def _sizes(text: CleanedText, characters: Sequence[float]) -> dict[str, float]:
+def _sizes(text: CleanedText, characters: Sequence[int]) -> Counter[str]:
     """The characters of each source that has some, by name, given those of each shard."""
-    sizes = defaultdict[str, float](float)
+    sizes = Counter[str]()
     for shard, own in zip(text.shards, characters, strict=True):
         sizes[shard.source.name] += own
     return sizes
 
 
 def mixed_weights(
-    sources: Sequence[Source], sizes: Mapping[str, float], mix: MixConfig
+    sources: Sequence[Source], sizes: Mapping[str, int], mix: MixConfig
 ) -> dict[str, float]:
     """How often to pack each document of each source, by name: from 1 to `mix.most_readings`.
 
@@ -129,7 +125,7 @@ def mixed_weights(
 
 
 def _description(
-    sources: Sequence[Source], sizes: Mapping[str, float], weights: Mapping[str, float], most: float
+    sources: Sequence[Source], sizes: Mapping[str, int], weights: Mapping[str, float], most: float
 ) -> Iterator[str]:
     packed = {name: sizes[name] * weight for name, weight in weights.items()}
     asked = sum(source.share or 0.0 for source in sources)

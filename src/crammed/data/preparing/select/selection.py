@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,6 @@ SAMPLED_SHARDS = 16
 SAMPLED_DOCUMENTS = 20
 WEIGHT_STEP = "weight below 1"
 """Name of the step that leaves documents out since their source has such a weight."""
-_AT_ONCE = 1_000_000
 
 Mask = NDArray[np.bool_]
 Splits = dict[int, Split]
@@ -67,6 +67,7 @@ class Selection:
         steps: documents kept and dropped by each step, for the manifest.
         documents, characters: totals of all documents that are kept, held out or not.
         packed_characters: total of those to train on, each counted as often as it is packed.
+        sizes: characters of each shard's documents to train on, each counted once.
     """
 
     repeats: NDArray[np.uint16]
@@ -81,6 +82,7 @@ class Selection:
     documents: int
     characters: int
     packed_characters: int
+    sizes: list[int]
 
     def range_of(self, shard: int) -> tuple[int, int]:
         """Number of the first document of a shard, and of the first one after it."""
@@ -161,6 +163,7 @@ def select_documents(
         documents=kept,
         characters=total + (held if given is not None and not splits else 0),
         packed_characters=every.total(repeats) - (held if splits else 0),
+        sizes=every.by_shard(repeats > 0),
     )
 
 
@@ -237,8 +240,12 @@ class _Documents:
 
     def total(self, times: NDArray[Any]) -> int:
         """Characters of all documents, each counted as often as `times` [n] says."""
-        slices = (slice(at, at + _AT_ONCE) for at in range(0, len(times), _AT_ONCE))
-        return sum(int((self.characters[s].astype(np.int64) * times[s]).sum()) for s in slices)
+        return sum(self.by_shard(times))
+
+    def by_shard(self, times: NDArray[Any]) -> list[int]:
+        """The same for each shard by itself."""
+        slices = (slice(start, end) for start, end in pairwise([0, *self.ends]))
+        return [int((self.characters[s].astype(np.int64) * times[s]).sum()) for s in slices]
 
     def drop_repeats(
         self, data: DataConfig, folder: Path, given: GivenHeldout | None, extends: Corpus | None
